@@ -1,0 +1,33 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test slow lint bench clean
+
+# The stamp is newer than pyproject.toml once everything that it names is installed.
+.venv/stamp: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,plot,lint,bench]'
+	touch .venv/stamp
+
+demo: .venv/stamp
+	@for name in drift attention rebinding capacity; do \
+	  $(BIN)/engine run $$name -o runs/$$name.zarr --force && \
+	  $(BIN)/engine report runs/$$name.zarr -o runs && echo || exit 1; \
+	done
+
+test: .venv/stamp
+	$(BIN)/python -m pytest -m "not slow"
+
+slow: .venv/stamp
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/stamp
+	$(BIN)/python -m pytest tests/benchmarks -s
+
+clean:
+	rm -rf .venv runs build *.egg-info

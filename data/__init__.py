@@ -1,0 +1,1 @@
+"""Small stored streams and reference results; README.md says where each comes from."""

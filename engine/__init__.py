@@ -1,0 +1,49 @@
+"""Stream key-value pairs through test-time regression solvers and record every state.
+
+See README.md for a tour. Everything below is loaded when it is first used, so that importing this
+package is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.errors import EngineError, InputError, PluginWarning, RunError
+    from engine.experiment import run, stream
+    from engine.factories import generator, generators, solver, solvers, view, views
+    from engine.simulation import simulate
+    from engine.store import open
+
+_HOMES = {
+    "EngineError": "errors",
+    "InputError": "errors",
+    "PluginWarning": "errors",
+    "RunError": "errors",
+    "generator": "factories",
+    "generators": "factories",
+    "open": "store",
+    "run": "experiment",
+    "simulate": "simulation",
+    "solver": "factories",
+    "solvers": "factories",
+    "stream": "experiment",
+    "view": "factories",
+    "views": "factories",
+}
+
+__all__ = [
+    "EngineError", "InputError", "PluginWarning", "RunError", "generator", "generators", "open",
+    "run", "simulate", "solver", "solvers", "stream", "view", "views",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"engine.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'engine' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

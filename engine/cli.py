@@ -1,0 +1,269 @@
+"""The command line: `engine run`, `engine show`, `engine report`, `engine plugins`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from engine.errors import InputError, PluginWarning, RunError
+
+if TYPE_CHECKING:
+    from engine.experiment import Plan
+    from engine.loop import Frame
+    from engine.summary import Row
+
+app = typer.Typer(
+    help="Stream key-value pairs through test-time regression solvers and record every state.",
+    no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
+)  # fmt: skip
+plugins = typer.Typer(help="What solvers, generators and views there are.", no_args_is_help=True)
+app.add_typer(plugins, name="plugins")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+PluginsDir = Annotated[
+    Path | None,
+    typer.Option("--plugins-dir", help="Folder of one-file plugins [env: ENGINE_PLUGINS_DIR]."),
+]
+
+
+def _use_plugins(folder: Path | None) -> None:
+    if folder is not None:
+        os.environ["ENGINE_PLUGINS_DIR"] = str(folder)
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        str, typer.Argument(help="A TOML file, or the name of a shipped scenario.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Where to store it [default: runs/NAME.zarr]."),
+    ] = None,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="Override a key, as solvers.delta.beta=0.5."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Override the seed.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Override the number of trials.")] = None,
+    backend: Annotated[str | None, typer.Option(help="numpy or cupy.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    as_json: AsJson = False,
+    plugins_dir: PluginsDir = None,
+) -> None:
+    """Run a scenario, record it, and print what it came to."""
+    _use_plugins(plugins_dir)
+    from engine import experiment, store
+    from engine.summary import summarise
+
+    given = {"seed": seed, "trials": trials, "backend": backend}
+    overrides = {key: value for key, value in given.items() if value is not None}
+    overrides |= dict(_assignment(text) for text in assign or [])
+    plan = experiment.prepare(scenario, overrides)
+    path = out or _free(Path("runs"), plan.scenario.name)
+    sink = experiment.store_sink(plan, path, force)
+    with _progress(plan) as watch:
+        experiment.execute(plan, sink, watch)
+    rows = summarise(store.open(path), plan.tracks)
+    if as_json:
+        facts = {"store": str(path), "steps": plan.source.steps, "trials": plan.source.trials}
+        print(json.dumps({**facts, "solvers": [row.plain() for row in rows]}))
+    else:
+        _print_rows(plan, rows, path)
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """Split PATH=VALUE; the value is read as TOML, and as a plain string if it is not."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set {text!r}: expected PATH=VALUE, as solvers.delta.beta=0.5")
+    try:
+        return key.strip(), tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def _free(folder: Path, name: str) -> Path:
+    """Return runs/NAME.zarr, or the first of NAME-2.zarr, ... that is not taken."""
+    names = (f"{name}.zarr" if i == 1 else f"{name}-{i}.zarr" for i in count(1))
+    return next(folder / n for n in names if not (folder / n).exists())
+
+
+@contextmanager
+def _progress(plan: Plan) -> Iterator[Any]:
+    """Show a progress bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn(plan.scenario.name),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+    )
+    with Progress(
+        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task("steps", total=plan.source.steps)
+
+        def watch(frame: Frame) -> None:
+            bar.update(task, completed=frame.stop)
+
+        yield watch
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]], right: int = 0) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(
+            column, justify="right" if right and i >= right else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*row)
+    # In a pipe there is no width to fit: lines must not be cut.
+    Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
+
+
+def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
+    kinds = sorted({row.error_kind for row in rows})
+    probes = list(rows[0].recall)
+    columns = ["solver", *kinds, *probes, "diverged", "state bytes", "steps/s"]
+    lines = []
+    for row in rows:
+        diverged = "-" if row.diverged_at is None else f"at step {row.diverged_at}"
+        error = "-" if row.error is None else f"{row.error:.4f}"
+        errors = [error if kind == row.error_kind else "-" for kind in kinds]
+        recall = [f"{row.recall[name]:.3f}" for name in probes]
+        lines.append(
+            [
+                row.solver,
+                *errors,
+                *recall,
+                diverged,
+                f"{row.state_bytes:,}",
+                f"{row.steps_per_second:,.0f}",
+            ]
+        )
+    steps, trials = plan.source.steps or 0, plan.source.trials
+    print(f"{plan.scenario.name}: {plan.scenario.table.title}")
+    print(f"{steps} steps, trials {trials}, seed {plan.scenario.table.seed}")
+    _table("", columns, lines, right=1)
+    print(f"errors: mean over trials and the last {steps // 4 if steps >= 4 else steps} steps")
+    print(f"stored in {path}")
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(help="A run's store.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what is in a run: scenario, solvers, steps valid, sizes, provenance."""
+    from engine import store
+
+    facts = store.describe(run)
+    if as_json:
+        print(json.dumps(facts))
+        return
+    valid = f"{facts['committed']} of {facts['steps']} steps valid"
+    print(f"{facts['scenario']['name']}: {facts['scenario']['resolved']['title']}")
+    print(f"status {facts['status']}, {valid}, trials {facts['trials']}")
+    print(f"{facts['bytes_on_disk']:,} bytes on disk")
+    rows = [
+        [
+            name,
+            " x ".join(f"{d} {n}" for d, n in v["dims"].items()) or "one number",
+            v["dtype"],
+            f"{v['bytes']:,}",
+        ]
+        for name, v in facts["variables"].items()
+    ]
+    _table("", ["variable", "dims", "dtype", "bytes"], rows)
+    for key, value in facts["provenance"].items():
+        if key != "conventions":
+            text = (
+                ", ".join(f"{k} {v}" for k, v in value.items())
+                if isinstance(value, dict)
+                else value
+            )
+            print(f"{key}: {text}")
+    print(f"stream sha256: {facts['stream_sha256']}")
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run's store.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the picture and the table.")],
+) -> None:
+    """Draw a run's error curves and write them as a table."""
+    from engine import store
+    from engine.figures import report as draw
+
+    for path in draw(store.open(run), out):
+        print(path)
+
+
+@plugins.command("list")
+def list_plugins(as_json: AsJson = False, plugins_dir: PluginsDir = None) -> None:
+    """List every solver, generator and view, broken ones included."""
+    _use_plugins(plugins_dir)
+    from engine import registry
+
+    found = registry.default()
+    infos = [info for kind in registry.KINDS for info in found.names(kind).values()]
+    twice = [
+        [i.name, i.kind, i.source, "NOT USABLE: another plugin has this name"]
+        for i in found.ambiguous()
+    ]
+    broken = [[b.name, "?", b.source, f"NOT LOADED: {b.cause}"] for b in found.broken]
+    rows = [[i.name, i.kind, i.source, i.rule] for i in infos] + twice + broken
+    if as_json:
+        print(
+            json.dumps(
+                [dict(zip(("name", "kind", "source", "rule"), row, strict=True)) for row in rows]
+            )
+        )
+    else:
+        _table("", ["name", "kind", "source", "rule"], rows)
+
+
+def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    place = "" if issubclass(category, PluginWarning) else f" ({category.__name__})"
+    print(f"warning: {message}{place}", file=sys.stderr)
+
+
+def main() -> None:
+    """Run the command line; exit 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
+    warnings.showwarning = _warn
+    try:
+        app()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None

@@ -1,0 +1,258 @@
+"""Coefficients of a rule, bound to numbers: constants, schedules, side channels, gates, trials.
+
+A solver never learns where a coefficient came from; it sees one array per step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from engine.api import Coefficient
+from engine.errors import InputError, nearest
+from engine.sources import Tokens
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Schedule(_Form):
+    """``{ schedule = "cosine", start = 1.0, stop = 0.1, over = 1000 }``: then `stop` for ever."""
+
+    schedule: Literal["linear", "cosine", "exponential"]
+    start: float
+    stop: float
+    over: Annotated[int, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _signs(self) -> Schedule:
+        if self.schedule == "exponential" and not (self.start > 0 and self.stop > 0):
+            raise ValueError("an exponential schedule needs start and stop above 0")
+        return self
+
+    def values(self, tokens: Tokens) -> np.ndarray:
+        """Return the values of these steps, shape (step, 1, 1)."""
+        x = np.minimum(np.arange(tokens.start, tokens.start + len(tokens)) / self.over, 1.0)
+        if self.schedule == "exponential":
+            y = self.start * (self.stop / self.start) ** x
+        else:
+            part = x if self.schedule == "linear" else (1.0 - np.cos(np.pi * x)) / 2.0
+            y = self.start + (self.stop - self.start) * part
+        return np.where(x == 1.0, self.stop, y)[:, None, None]
+
+
+class PerTrial(_Form):
+    """``{ trials = [0.1, 0.2] }``: one value per trial, a sweep in one batch."""
+
+    trials: Annotated[list[float], Field(min_length=1)]
+
+    def values(self, tokens: Tokens) -> np.ndarray:
+        """Return the values, shape (1, trial, 1)."""
+        return np.asarray(self.trials)[None, :, None]
+
+
+class Channel(_Form):
+    """``{ channel = "priority" }``: the numbers of a side channel of the stream."""
+
+    channel: str
+
+    def values(self, tokens: Tokens) -> np.ndarray:
+        """Return the channel, shape (step, trial, 1 or its own axis)."""
+        values = tokens.arrays[self.channel].astype(np.float64)
+        return values[..., None] if values.ndim == 2 else values
+
+
+class Gate(_Form):
+    """``{ gate = "priority", low = 0.02, high = 0.2 }``: low + (high - low) * channel."""
+
+    gate: str
+    low: float
+    high: float
+
+    def values(self, tokens: Tokens) -> np.ndarray:
+        """Return the gated values, shape (step, trial, 1)."""
+        x = tokens.arrays[self.gate].astype(np.float64)[..., None]
+        # Weighted so that a bit of 0 or 1 gives `low` or `high` exactly.
+        return self.low * (1.0 - x) + self.high * x
+
+
+FORMS: dict[str, type[Schedule | PerTrial | Channel | Gate]] = {
+    "schedule": Schedule, "trials": PerTrial, "channel": Channel, "gate": Gate,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A coefficient and what it is bound to.
+
+    Parameters
+    ----------
+    name : str
+        Name of the coefficient.
+    spec : Coefficient
+        Its declaration.
+    source : number, list of numbers, array, or one of the forms
+        A list is one number per channel of the coefficient's own axis; an array is
+        (step, trial, axis), each of its lengths full or 1.
+    """
+
+    name: str
+    spec: Coefficient
+    source: Any
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Dims along which it varies: what a recorder keeps."""
+        own = (self.spec.axis,) if self.spec.axis else ()
+        match self.source:
+            case Schedule():
+                return ("step",)
+            case PerTrial():
+                return ("trial",)
+            case Channel() | Gate():
+                return ("step", "trial")
+            case np.ndarray():
+                dims = ("step", "trial", *(own or ("",)))
+                return tuple(
+                    d for d, n in zip(dims, self.source.shape, strict=True) if d and n != 1
+                )
+            case list():
+                return own
+        return ()
+
+    def block(self, tokens: Tokens) -> np.ndarray:
+        """Return its values over a block, shape (step or 1, trial or 1, axis or 1).
+
+        Raises
+        ------
+        InputError
+            If a value is not finite or out of bounds.
+        """
+        match self.source:
+            case np.ndarray():
+                whole = self.source.shape[0] == 1
+                values = (
+                    self.source if whole else self.source[tokens.start : tokens.start + len(tokens)]
+                )
+            case Schedule() | PerTrial() | Channel() | Gate():
+                values = self.source.values(tokens)
+            case _:
+                values = np.asarray(self.source, dtype=np.float64).reshape(1, 1, -1)
+        self._check(values, tokens)
+        return values
+
+    def recorded(self, values: np.ndarray) -> np.ndarray:
+        """Return a block's values along `dims` only: what a recorder keeps."""
+        axes = ("step", "trial", self.spec.axis)
+        return values[tuple(slice(None) if axis in self.dims else 0 for axis in axes)]
+
+    def _check(self, values: np.ndarray, tokens: Tokens) -> None:
+        low, high = self.spec.low, self.spec.high
+        bad = ~np.isfinite(values)
+        if low is not None:
+            bad |= values <= low if self.spec.above else values < low
+        if high is not None:
+            bad |= values > high
+        mask = tokens.arrays.get("mask")
+        if mask is not None and mask.size:
+            bad &= mask[..., None]  # what a masked step would use is never used
+        if bad.any():
+            step, trial, _ = (int(i) for i in np.argwhere(bad)[0])
+            values = np.broadcast_to(values, bad.shape)
+            where = f" at step {tokens.start + step}" if "step" in self.dims else ""
+            where += f", trial {trial}" if "trial" in self.dims else ""
+            raise InputError(f"{self.name} = {values[bad][0]:g}{where} must be {self.spec.bounds}")
+
+
+def parse(name: str, spec: Coefficient, value: Any) -> Binding:
+    """Return the binding that a scenario's value stands for.
+
+    Parameters
+    ----------
+    name, spec
+        The coefficient.
+    value : number, list of numbers, or table
+        As read from TOML.
+
+    Raises
+    ------
+    InputError
+        If the value has none of the known forms.
+
+    Examples
+    --------
+    >>> parse("beta", Coefficient(), {"trials": [0.1, 0.2]}).dims
+    ('trial',)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, list, Mapping)):
+        raise InputError(
+            f"{value!r} must be a number or a table such as {{ gate = ..., low = ..., high = ... }}"
+        )
+    if isinstance(value, Mapping):
+        kinds = [kind for kind in FORMS if kind in value]
+        if len(kinds) != 1:
+            raise InputError(f"{dict(value)!r} must have exactly one of {', '.join(FORMS)}")
+        try:
+            return Binding(name, spec, FORMS[kinds[0]].model_validate(dict(value)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise InputError(f"{field}: {first['msg']} (given {first['input']!r})") from error
+    if isinstance(value, list):
+        if not spec.axis:
+            raise InputError(
+                f"{value!r}: a list is one number per channel, and this coefficient has one number "
+                "per step; for one value per trial write { trials = [...] }"
+            )
+        if not all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in value):
+            raise InputError(f"{value!r} must be a list of numbers")
+        return Binding(name, spec, [float(x) for x in value])
+    if not math.isfinite(value):
+        raise InputError(f"{value!r} must be finite")
+    return Binding(name, spec, float(value))
+
+
+def check(
+    binding: Binding, sample: Mapping[str, np.ndarray], trials: int, sizes: Mapping[str, int]
+) -> None:
+    """Refuse a binding that does not fit a stream, before the first step.
+
+    Parameters
+    ----------
+    binding : Binding
+        What to check.
+    sample : mapping of str to array
+        A block of no steps of the stream.
+    trials, sizes
+        Number of trials; lengths of the solver's dims.
+
+    Raises
+    ------
+    InputError
+        If a side channel is missing or a length is wrong.
+    """
+    source, axis = binding.source, binding.spec.axis
+    match source:
+        case Channel() | Gate():
+            channel = source.channel if isinstance(source, Channel) else source.gate
+            sides = [n for n, x in sample.items() if x.ndim == 2 and n != "mask"]
+            if channel not in sides:
+                raise InputError(
+                    f"the stream has no side channel {channel!r} of one number per step; "
+                    f"{nearest(channel, sides)}"
+                )
+        case PerTrial(trials=values) if len(values) != trials:
+            raise InputError(f"{len(values)} values for {trials} trials")
+        case list() if axis in sizes and len(source) != sizes[axis]:
+            raise InputError(f"{len(source)} values for {sizes[axis]} channels of {axis!r}")
+        case Schedule():
+            binding.block(Tokens(0, {"keys": np.empty((1, trials, 1))}))
+            binding.block(Tokens(source.over, {"keys": np.empty((1, trials, 1))}))
+    if isinstance(source, (float, list, PerTrial)):
+        binding.block(Tokens(0, {"keys": np.empty((1, trials, 1))}))

@@ -1,0 +1,136 @@
+"""Random numbers that do not depend on block size, stream length, trials or backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from engine import ops
+
+
+class Channel:
+    """One purpose ("keys", "noise", ...) of a stream: an independent bit stream per trial.
+
+    The first axis of every draw is time and the second is the trial, so drawing 7 steps and then
+    3 gives the numbers of drawing 10. For something drawn once, draw one step and take `[0]`.
+    """
+
+    def __init__(self, rngs: list[np.random.Generator]) -> None:
+        self._rngs = rngs
+
+    def _fill(
+        self, draw: Callable[[np.random.Generator, tuple[int, ...]], Any], n: int,
+        shape: tuple[int, ...], dtype: Any = np.float64,
+    ) -> np.ndarray:  # fmt: skip
+        out = np.empty((n, len(self._rngs), *shape), dtype=dtype)
+        for trial, rng in enumerate(self._rngs):
+            out[:, trial] = draw(rng, (n, *shape))
+        return out
+
+    def normal(self, n: int, *shape: int) -> np.ndarray:
+        """Draw standard normal numbers, shape (n, trial, *shape)."""
+        return self._fill(lambda rng, size: rng.standard_normal(size), n, shape)
+
+    def uniform(self, n: int, *shape: int) -> np.ndarray:
+        """Draw numbers uniform in [0, 1), shape (n, trial, *shape)."""
+        return self._fill(lambda rng, size: rng.random(size), n, shape)
+
+    def integers(self, high: int, n: int, *shape: int) -> np.ndarray:
+        """Draw integers uniform in [0, high), shape (n, trial, *shape)."""
+        return self._fill(lambda rng, size: rng.integers(high, size=size), n, shape, np.int64)
+
+    def permutation(self, n: int) -> np.ndarray:
+        """Draw one permutation of 0 .. n-1 per trial, shape (n, trial)."""
+        return self._fill(lambda rng, size: rng.permutation(size[0]), n, (), np.int64)
+
+    def vectors(self, kind: str, n: int, *shape: int) -> np.ndarray:
+        """Draw vectors of mean square norm 1, shape (n, trial, *shape), along the last axis.
+
+        Parameters
+        ----------
+        kind : "unit", "gaussian" or "sign"
+            Uniform on the sphere, N(0, 1/d) entries, or entries of -+ 1/sqrt(d).
+        """
+        if kind == "unit":
+            return np.asarray(ops.unit(self.normal(n, *shape)))
+        if kind not in ("gaussian", "sign"):
+            raise ValueError(f"{kind!r} must be 'unit', 'gaussian' or 'sign'")
+        draw = self.normal if kind == "gaussian" else self.signs
+        return np.asarray(draw(n, *shape) / np.sqrt(shape[-1]))
+
+    def orthogonal(self, n: int, d: int) -> np.ndarray:
+        """Draw Haar-random orthogonal matrices, shape (n, trial, d, d)."""
+        q, r = np.linalg.qr(self.normal(n, d, d))
+        # Haar only once the diagonal of R is positive (Mezzadri 2007, arXiv:math-ph/0609050).
+        diagonal = np.diagonal(r, axis1=-2, axis2=-1)
+        return np.asarray(q * np.where(diagonal < 0, -1.0, 1.0)[..., None, :])
+
+    def signs(self, n: int, *shape: int) -> np.ndarray:
+        """Draw -1 or +1 with equal chance, shape (n, trial, *shape)."""
+        return 2.0 * self.integers(2, n, *shape) - 1.0
+
+
+class Draws:
+    """The channels of one stream: `draws("keys").normal(n, d)` has shape (n, trial, d).
+
+    Parameters
+    ----------
+    seed : int
+        Seed of the whole stream.
+    trials : int
+        Number of trials. Trial b draws the same numbers however many others there are.
+
+    Examples
+    --------
+    >>> one, many = Draws(0, trials=1), Draws(0, trials=3)
+    >>> bool((one("keys").normal(5, 2)[:, 0] == many("keys").normal(5, 2)[:, 0]).all())
+    True
+    """
+
+    def __init__(self, seed: int, trials: int) -> None:
+        self.seed, self.trials = seed, trials
+        self._channels: dict[str, Channel] = {}
+
+    def __call__(self, channel: str) -> Channel:
+        """Return a channel by name, made when first asked for."""
+        if channel not in self._channels:
+            # The name's bytes are the channel's number: it needs no table that could be renumbered.
+            number = int.from_bytes(channel.encode(), "big")
+            seeds = (
+                np.random.SeedSequence(self.seed, spawn_key=(trial, number))
+                for trial in range(self.trials)
+            )
+            rngs = [np.random.Generator(np.random.PCG64(seed)) for seed in seeds]
+            self._channels[channel] = Channel(rngs)
+        return self._channels[channel]
+
+
+class Visits:
+    """When each of `count` keys was last written, per trial: the source of `age`.
+
+    Parameters
+    ----------
+    trials, count : int
+        Number of trials and of distinct keys.
+    """
+
+    def __init__(self, trials: int, count: int) -> None:
+        self.last = np.full((trials, count), -1, dtype=np.int64)
+        self._trial = np.arange(trials)
+
+    def ages(self, key_id: np.ndarray, steps: range) -> np.ndarray:
+        """Return steps since each visited key was last written (-1: never), and note the visits.
+
+        Parameters
+        ----------
+        key_id : array of int, shape (step, trial)
+            Keys written at `steps`.
+        """
+        age = np.empty_like(key_id)
+        for i, step in enumerate(steps):
+            before = self.last[self._trial, key_id[i]]
+            age[i] = np.where(before < 0, -1, step - before)
+            self.last[self._trial, key_id[i]] = step
+        return age

@@ -1,0 +1,126 @@
+"""Plugins by name: make a solver, a generator or a view from its options, or list what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, ValidationError, create_model
+
+from engine import registry, signatures
+from engine.api import Generator, Solver, View
+from engine.errors import InputError, nearest
+from engine.registry import PluginInfo
+
+
+def build(kind: str, name: str, options: Mapping[str, Any]) -> Any:
+    """Return a plugin instance, its options checked against the types of its fields.
+
+    Parameters
+    ----------
+    kind : "solver", "generator" or "view"
+        What it is.
+    name : str
+        Its name.
+    options : mapping
+        Values for its dataclass fields.
+
+    Raises
+    ------
+    InputError
+        If there is no such plugin, or an option is unknown, missing, of the wrong type or refused.
+    """
+    info = registry.default().get(kind, name)
+    try:
+        return info.cls(**check_options(info, options))
+    except ValueError as error:
+        raise error if isinstance(error, InputError) else InputError(f"{name}: {error}") from error
+
+
+def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options converted to the types of a plugin's fields.
+
+    Raises
+    ------
+    InputError
+        Naming the option, the value given and what would be right.
+    """
+    fields = signatures.options(info.cls)
+    for name in options:
+        if name not in fields:
+            raise InputError(f"{info.name} takes no {name!r}; {nearest(name, fields)}")
+    hints = signatures.hints(info.cls)
+    # Only what is given is validated: defaults are the plugin's own business.
+    for name, field in fields.items():
+        if name not in options and signatures.required(field):
+            raise InputError(f"{info.name} needs {name!r}, which is not given")
+    # TOML has no paths: a Path option is a string there.
+    given = {
+        n: Path(x) if hints[n] is Path and isinstance(x, str) else x for n, x in options.items()
+    }
+    model = create_model(
+        info.cls.__name__,
+        __config__=ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=()),
+        **{f"x_{n}": (hints[n], ...) for n in given},
+    )  # type: ignore[call-overload]
+    try:
+        valid = model.model_validate({f"x_{n}": x for n, x in given.items()})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])[2:]
+        raise InputError(f"{info.name}: {name} = {first['input']!r}: {first['msg']}") from error
+    return {n: getattr(valid, f"x_{n}") for n in given}
+
+
+def solver(name: str, **hyperparameters: Any) -> Solver:
+    """Return a solver by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `engine.solvers()`.
+    **hyperparameters
+        Its dataclass fields.
+
+    Examples
+    --------
+    >>> solver("rls", ridge=0.01).ridge
+    0.01
+    """
+    made: Solver = build("solver", name, hyperparameters)
+    return made
+
+
+def generator(name: str, **options: Any) -> Generator:
+    """Return a generator by name; `options` are its dataclass fields."""
+    made: Generator = build("generator", name, options)
+    return made
+
+
+def view(name: str, **options: Any) -> View:
+    """Return a view by name; call it on keys, and its `queries` on queries.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> view("unit")(np.array([3.0, 4.0])).tolist()
+    [0.6, 0.8]
+    """
+    made: View = build("view", name, options)
+    return made
+
+
+def solvers() -> dict[str, PluginInfo]:
+    """Return every solver by name."""
+    return registry.default().names("solver")
+
+
+def generators() -> dict[str, PluginInfo]:
+    """Return every generator by name."""
+    return registry.default().names("generator")
+
+
+def views() -> dict[str, PluginInfo]:
+    """Return every view by name."""
+    return registry.default().names("view")

@@ -1,0 +1,206 @@
+"""Pictures of runs. The only file that names matplotlib."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.errors import InputError
+from engine.measure import error_curve, smooth
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+# Okabe and Ito's colour-blind-safe palette, darkest first, without its yellow; with a dash each,
+# so that lines stay apart in grey.
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+DASHES = (
+    "-",
+    (0, (5, 1)),
+    (0, (1, 1)),
+    (0, (3, 1, 1, 1)),
+    (0, (8, 2)),
+    (0, (2, 2)),
+    (0, (4, 1, 1, 1, 1, 1)),
+)
+
+
+def report(run: xr.DataTree, folder: Path) -> list[Path]:
+    """Write a run's error curves and probes: NAME.png, and NAME.csv with the curves.
+
+    Parameters
+    ----------
+    run : DataTree
+        A run.
+    folder : Path
+        Where to; made if missing.
+
+    Returns
+    -------
+    list of Path
+        What was written.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing or the run has no steps.
+    """
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise InputError("pictures need matplotlib: pip install 'ttr-engine[plot]'") from error
+    if not run["stream"].sizes["step"]:
+        raise InputError("the run has no steps: there is nothing to draw")
+    name = run.attrs["scenario"]["name"]
+    curves = {label: error_curve(run, label) for label in run["solvers"].children}
+    folder.mkdir(parents=True, exist_ok=True)
+    picture, table = folder / f"{name}.png", folder / f"{name}.csv"
+    probes = run["probes"].children if "probes" in run.children else {}
+    figure, panels = plt.subplots(
+        1, 1 + len(probes), figsize=(8.0 + 6.0 * len(probes), 4.5), layout="constrained",
+        squeeze=False,
+    )  # fmt: skip
+    try:
+        _errors(panels[0, 0], curves)
+        panels[0, 0].set_title(
+            run.attrs["scenario"]["resolved"]["title"] or name, loc="left", fontsize=11
+        )
+        for axes, (probe, answers) in zip(panels[0, 1:], probes.items(), strict=True):
+            _recall(axes, list(curves), answers, run["stream"].sizes["step"])
+            axes.set_title(f"{probe}: every key asked for at the end", loc="left", fontsize=11)
+        figure.savefig(picture, dpi=150)
+    finally:
+        plt.close(figure)
+    _write_table(table, curves)
+    return [picture, table]
+
+
+def _errors(axes: Any, curves: dict[str, xr.DataArray]) -> None:
+    """Draw the smoothed mean over trials with its 95 % band, labelled at the right end."""
+    steps = next(iter(curves.values())).sizes["step"]
+    window = max(1, min(50, steps // 10))
+    arrays = {label: curve.transpose("step", "trial").values for label, curve in curves.items()}
+    finite = [a for a in arrays.values() if np.isfinite(a).all()]
+    # Beyond ten times what the others do, a diverging curve says nothing more.
+    limit = 10.0 * max((float(np.quantile(a, 0.95)) for a in finite), default=np.inf)
+    lines = []
+    for i, (label, values) in enumerate(arrays.items()):
+        bad = np.flatnonzero(~(values <= limit).all(axis=1))
+        if np.isfinite(values).all():
+            bad = bad[:0]
+        values = values[: bad[0]] if len(bad) else values
+        if not len(values):
+            continue
+        width = min(window, len(values))
+        line = smooth(values, width)
+        _line(axes, i, np.arange(width - 1, len(values)), line)
+        text = f"{label}, diverged" if len(bad) else label
+        lines.append((i, text, len(values) - 1, float(line[-1].mean())))
+    kind = str(next(iter(curves.values())).name)
+    what = {"tracking error": "|S - W|", "prediction error": "|prediction - value|"}[kind]
+    _finish(axes, "step", f"{kind}, {what}, mean of {window} steps")
+    axes.set_xlim(0, steps)
+    means = [y for _, _, _, y in lines if y > 0]
+    if means and max(means) > 30 * min(means):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, None)
+    _label(axes, [(i, text, y) for i, text, x, y in lines if x >= steps - 1])
+    for i, text, x, y in lines:
+        if x < steps - 1:  # it ends early: named where it ends
+            axes.plot([x], [y], "x", color=COLOURS[i % len(COLOURS)])
+            axes.annotate(
+                text, (x, y), (6, 0), textcoords="offset points", color=COLOURS[i % len(COLOURS)],
+                fontsize=9, va="center",
+            )  # fmt: skip
+
+
+def _recall(axes: Any, labels: list[str], answers: xr.DataTree, steps: int) -> None:
+    """Draw the share of keys that decode to their present binding against their age.
+
+    Ages are cut into bins of equal count; bands are Wilson 95 % intervals.
+    """
+    from scipy.stats import binomtest
+
+    wanted = answers["wanted"].transpose("query", "trial").values >= 0
+    age = np.broadcast_to(np.arange(steps - 1, -1, -1)[:, None], wanted.shape)[wanted]
+    order = np.argsort(age, kind="stable")
+    bins = np.array_split(order, max(1, min(12, age.size // 30, np.unique(age).size)))
+    middle = np.array([age[b].mean() for b in bins])
+    lines = []
+    for i, label in enumerate(labels):
+        hit = answers[f"{label}/recalled"].transpose("query", "trial").values[wanted] > 0
+        tests = [binomtest(int(hit[b].sum()), b.size) for b in bins]
+        shares = np.array([t.statistic for t in tests])
+        bands = np.array([t.proportion_ci(method="wilson") for t in tests]).T
+        colour = COLOURS[i % len(COLOURS)]
+        axes.plot(
+            middle, shares, color=colour, linestyle=DASHES[i % len(DASHES)], linewidth=1.6,
+            marker="o", markersize=3,
+        )  # fmt: skip
+        axes.fill_between(middle, *bands, color=colour, alpha=0.15, linewidth=0)
+        lines.append((i, label, float(shares[-1])))
+    _finish(
+        axes,
+        "age of the key, steps since it was written",
+        "share recalled (nearest value is right)",
+    )
+    axes.set_xlim(0, max(float(middle[-1]) * 1.05, 1.0))
+    axes.set_ylim(-0.02, 1.02)
+    _label(axes, lines)
+
+
+def _line(axes: Any, i: int, x: np.ndarray, values: np.ndarray) -> None:
+    """Draw one curve (step, trial): its mean, and 1.96 standard errors either side."""
+    mean, colour = values.mean(axis=1), COLOURS[i % len(COLOURS)]
+    axes.plot(x, mean, color=colour, linestyle=DASHES[i % len(DASHES)], linewidth=1.6)
+    if values.shape[1] > 1:
+        half = 1.96 * values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
+        axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
+
+
+def _finish(axes: Any, x: str, y: str) -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="0.9", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _label(axes: Any, lines: list[tuple[int, str, float]]) -> None:
+    """Write each curve's name beside its end, neighbours moved apart equally."""
+    if not lines:
+        return
+    lines = sorted(lines, key=lambda line: line[2])
+    to_axes = axes.transData + axes.transAxes.inverted()
+    place = np.array([to_axes.transform((0.0, y))[1] for _, _, y in lines])
+    gap = 0.058
+    for _ in range(200):
+        short = gap - np.diff(place)
+        if (short <= 1e-6).all():
+            break
+        shift = np.clip(short, 0.0, None) / 2
+        place[:-1] -= shift
+        place[1:] += shift
+    place += np.clip(0.0 - place[0], 0.0, None) - np.clip(place[-1] - 1.0, 0.0, None)
+    for (i, text, _), y in zip(lines, place, strict=True):
+        axes.annotate(
+            text, (1.01, y), xycoords="axes fraction", color=COLOURS[i % len(COLOURS)], va="center",
+            fontsize=9, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _write_table(path: Path, curves: dict[str, xr.DataArray]) -> None:
+    """Write the mean over trials of every curve, a row per step."""
+    means = {label: curve.mean("trial").values for label, curve in curves.items()}
+    with path.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["step", *(f"{label} ({curves[label].name})" for label in means)])
+        for step, row in enumerate(zip(*means.values(), strict=True)):
+            rows.writerow([step, *(repr(float(x)) for x in row)])

@@ -1,0 +1,342 @@
+"""The loop: tokens through solvers, block by block. Read this first.
+
+A `Source` yields blocks of tokens; each `Track` folds a block into its solver's state and says what
+happened at every step; a `Frame` carries both. Recording, printing and measuring are consumers of
+frames: the loop does not know that it is watched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine import signatures
+from engine.api import Rows, Solver, Space, View
+from engine.backend import Backend
+from engine.coefficients import Binding
+from engine.errors import InputError, RunError
+from engine.sources import Source, Tokens
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one solver did over a block; every array is NumPy, (step, trial, ...).
+
+    Parameters
+    ----------
+    prediction, output : array (step, trial, value)
+        The read at k before the write; the read at q after it.
+    states : mapping of str to array
+        Every state variable after each write (`rows`: how many rows a growing memory holds).
+    coefficients : mapping of str to array
+        Resolved values, along the dims they vary in.
+    dims : mapping of str to tuple of str
+        Dims of every variable above.
+    seconds : float
+        Time spent.
+    """
+
+    prediction: np.ndarray
+    output: np.ndarray
+    states: Mapping[str, np.ndarray]
+    coefficients: Mapping[str, np.ndarray]
+    dims: Mapping[str, tuple[str, ...]]
+    seconds: float
+
+    @property
+    def variables(self) -> dict[str, np.ndarray]:
+        """Everything by name."""
+        reads = {"prediction": self.prediction, "output": self.output}
+        return {**reads, **self.states, **self.coefficients}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A block of consecutive steps: the tokens and every solver's trace."""
+
+    tokens: Tokens
+    traces: Mapping[str, Trace]
+
+    @property
+    def start(self) -> int:
+        """First step."""
+        return self.tokens.start
+
+    @property
+    def stop(self) -> int:
+        """One past the last step."""
+        return self.tokens.start + len(self.tokens)
+
+    def __getitem__(self, label: str) -> xr.Dataset:
+        """Return one solver's trace as a Dataset over these steps, without copying."""
+        import xarray as xr
+
+        trace = self.traces[label]
+        variables = {name: (trace.dims[name], x) for name, x in trace.variables.items()}
+        return xr.Dataset(variables, coords={"step": np.arange(self.start, self.stop)})
+
+
+class Track:
+    """One solver on one stream: its state, and how tokens reach it.
+
+    Parameters
+    ----------
+    label : str
+        Name in frames and stores.
+    solver : Solver
+        The rule.
+    source : Source
+        The stream that it will be given.
+    bindings : mapping of str to Binding
+        Every coefficient of the rule.
+    view : View, optional
+        Applied to keys and queries.
+    backend, dtype
+        Where and in what precision to compute.
+    """
+
+    def __init__(
+        self, label: str, solver: Solver, source: Source, bindings: Mapping[str, Binding],
+        view: View | None, backend: Backend, dtype: str,
+    ) -> None:  # fmt: skip
+        self.label, self.solver, self.bindings, self.view = label, solver, bindings, view
+        self.backend, self.dtype = backend, np.dtype(dtype)
+        self.kernel = "loop"
+        self.seconds, self.steps, self.trials = 0.0, 0, source.trials
+        key, value = source.sample["keys"].shape[-1], source.sample["values"].shape[-1]
+        self.sizes = {"key": view.size(key) if view else key, "value": value}
+        space = Space(self.sizes, (self.trials,), backend.xp, backend.dtype(dtype), backend.device)
+        self.state = solver.init(space)
+        self.diverged_at = np.full(self.trials, -1, dtype=np.int64)
+        self.state_dims = self._check()
+        declared = signatures.coefficients(type(solver))
+        self._reads = [name for name, d in declared.items() if "read" in d.methods]
+        self._writes = [name for name, d in declared.items() if d.methods - {"read"}]
+
+    def _check(self) -> dict[str, tuple[str, ...]]:
+        dims = signatures.state_dims(type(self.state))
+        for name, array in zip(self.state._fields, self.state, strict=True):
+            if isinstance(array, Rows):
+                continue
+            shape = tuple(array.shape)
+            sizes = {**dict(zip(dims[name], shape[1:], strict=False)), **self.sizes}
+            wanted = (self.trials, *(sizes.get(d.removesuffix("_2"), "?") for d in dims[name]))
+            if shape != wanted:
+                raise InputError(
+                    f"{type(self.solver).__name__}.init: {name} has shape {shape}, but its dims "
+                    f"{' '.join(dims[name])!r} and {self.trials} trials say {wanted}"
+                )
+        return dims
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the present state as NumPy arrays, (trial, ...), or (row, trial, ...) for rows."""
+        get, fields = self.backend.get, zip(self.state._fields, self.state, strict=True)
+        return {
+            n: get(x.array).swapaxes(0, 1) if isinstance(x, Rows) else get(x) for n, x in fields
+        }
+
+    @property
+    def dims(self) -> dict[str, tuple[str, ...]]:
+        """Dims of every variable of a trace, "step" first where it has one."""
+        read = ("step", "trial", "value")
+        dims: dict[str, tuple[str, ...]] = {"prediction": read, "output": read}
+        for name, array in zip(self.state._fields, self.state, strict=True):
+            if isinstance(array, Rows):
+                dims["rows"] = ("step", "trial")
+            else:
+                dims[name] = ("step", "trial", *self.state_dims[name])
+        return {**dims, **{name: b.dims for name, b in self.bindings.items()}}
+
+    def ask(self, queries: np.ndarray) -> np.ndarray:
+        """Return the present state's reads at host queries (query, trial, key); nothing changes.
+
+        Coefficients of `read` are those of step 0.
+        """
+        asked = self.backend.put(queries, self.dtype)
+        asked = self.view.queries(asked) if self.view else asked
+        step = Tokens(0, {"keys": queries[:1]})
+        reads = {
+            name: self._spread(name, self.bindings[name].block(step), 1)[0, ...]
+            for name in self._reads
+        }
+        out = self._empty((*queries.shape[:2], self.sizes["value"]))
+        with np.errstate(all="ignore"):
+            for i in range(len(queries)):
+                _store(out, i, self.solver.read(self.state, asked[i, ...], **reads), "read")
+        return self.backend.get(out)
+
+    def advance(self, tokens: Tokens) -> Trace:
+        """Fold a block of tokens into the state and return what happened at every step."""
+        began = time.perf_counter()
+        with np.errstate(all="ignore"):  # what overflows is found below and named
+            coefficients = {name: b.block(tokens) for name, b in self.bindings.items()}
+            prediction, output, states = self._steps(tokens, coefficients)
+        self._note_divergence(tokens, prediction, output, states)
+        elapsed = time.perf_counter() - began
+        self.seconds, self.steps = self.seconds + elapsed, self.steps + len(tokens)
+        kept = {name: self.bindings[name].recorded(x) for name, x in coefficients.items()}
+        return Trace(prediction, output, states, kept, self.dims, elapsed)
+
+    def _steps(
+        self, tokens: Tokens, coefficients: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Run read, write, read for every step of a block."""
+        keys, values, queries = self._put(tokens)
+        n, trials = keys.shape[:2]
+        mask = tokens.arrays.get("mask")
+        prediction, output = (self._empty((n, trials, self.sizes["value"])) for _ in range(2))
+        states: dict[str, Any] = {
+            name: np.empty((n, trials), dtype=np.int64)
+            if name == "rows"
+            else self._empty((n, *x.shape), x.dtype)
+            for name, x in self.recorded().items()
+        }
+        spread = {name: self._spread(name, x, n) for name, x in coefficients.items()}
+        state, i = self.state, 0
+        try:
+            for i in range(n):
+                reads = {name: spread[name][i, ...] for name in self._reads}
+                writes = {name: spread[name][i, ...] for name in self._writes}
+                _store(prediction, i, self.solver.read(state, keys[i, ...], **reads), "read")
+                new = self.solver.write(state, keys[i, ...], values[i, ...], **writes)
+                if type(new) is not type(state):
+                    raise TypeError(f"write gave {type(new).__name__}, not {type(state).__name__}")
+                skip = mask is not None and not mask[i].all()
+                state = self._select(mask[i], new, state) if mask is not None and skip else new
+                _store(output, i, self.solver.read(state, queries[i, ...], **reads), "read")
+                for name, x in zip(state._fields, state, strict=True):
+                    if isinstance(x, Rows):
+                        states["rows"][i] = x.length
+                    else:
+                        _store(states[name], i, x, name)
+        except Exception as error:  # a rule may raise anything; the run says which and where
+            raise RunError(
+                f"solver {self.label!r} failed at step {tokens.start + i}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        self.state = state
+        got = {name: x if name == "rows" else self.backend.get(x) for name, x in states.items()}
+        prediction, output = self.backend.get(prediction), self.backend.get(output)
+        if mask is not None:
+            prediction[~mask] = np.nan  # nothing was to be predicted
+            if "queries" not in tokens.arrays:
+                output[~mask] = np.nan  # nothing was asked
+        return prediction, output, got
+
+    def _put(self, tokens: Tokens) -> tuple[Any, Any, Any]:
+        """Return keys, values and queries on the device, keys and queries through the view."""
+        asked = tokens.arrays.get("queries", tokens.arrays["keys"])
+        keys, values, queries = (
+            self.backend.put(x, self.dtype)
+            for x in (tokens.arrays["keys"], tokens.arrays["values"], asked)
+        )
+        return (
+            (self.view(keys), values, self.view.queries(queries))
+            if self.view
+            else (keys, values, queries)
+        )
+
+    def _empty(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        dtype = dtype or self.backend.dtype(self.dtype.name)
+        return self.backend.xp.empty(shape, dtype=dtype, device=self.backend.device)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what is recorded of the present state: its arrays, and `rows`, the rows held."""
+        fields = zip(self.state._fields, self.state, strict=True)
+        return dict(("rows", x.length) if isinstance(x, Rows) else (n, x) for n, x in fields)
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Set the state from host arrays as `arrays` and `recorded` give them.
+
+        Raises
+        ------
+        InputError
+            If a state variable is missing or has the wrong shape.
+        """
+        wanted = {*self.state._fields, *self.recorded()}
+        unknown = sorted(set(arrays) - wanted)
+        fields = {}
+        for name, x in zip(self.state._fields, self.state, strict=True):
+            if name not in arrays or unknown:
+                wrong = f"unknown {unknown[0]!r}" if unknown else f"no {name!r}"
+                raise InputError(f"state: {wrong}; it must give {', '.join(self.state._fields)}")
+            if isinstance(x, Rows):
+                rows = self.backend.put(np.swapaxes(arrays[name], 0, 1), self.dtype)
+                fields[name] = Rows(rows, arrays.get("rows"))
+            elif arrays[name].shape != x.shape:
+                raise InputError(
+                    f"state: {name!r} has shape {arrays[name].shape}, expected {x.shape}"
+                )
+            else:
+                fields[name] = self.backend.put(arrays[name], self.backend.get(x).dtype)
+        self.state = type(self.state)(**fields)
+
+    def _spread(self, name: str, values: np.ndarray, steps: int) -> Any:
+        """Return a coefficient on the device, (step, trial, its axis or 1)."""
+        axis = self.bindings[name].spec.axis
+        width = (self.sizes.get(axis) or values.shape[-1]) if axis else 1
+        return self.backend.put(np.broadcast_to(values, (steps, self.trials, width)), self.dtype)
+
+    def _select(self, mask: np.ndarray, new: Any, old: Any) -> Any:
+        """Return the new state where the mask is true, the old one, bit for bit, elsewhere."""
+        xp, device = self.backend.xp, self.backend.device
+
+        def pick(a: Any, b: Any) -> Any:
+            if isinstance(a, Rows):
+                return a.where(mask, b)
+            chosen = mask.reshape(-1, *([1] * (a.ndim - 1)))
+            return xp.where(xp.asarray(chosen, device=device), a, b)
+
+        return type(new)(*(pick(a, b) for a, b in zip(new, old, strict=True)))
+
+    def _note_divergence(
+        self,
+        tokens: Tokens,
+        prediction: np.ndarray,
+        output: np.ndarray,
+        states: Mapping[str, np.ndarray],
+    ) -> None:
+        """Note, per trial, the first step with a non-finite state, or read of a finite query."""
+        mask = tokens.arrays.get("mask")
+        if mask is None:
+            mask = np.ones(output.shape[:2], dtype=bool)
+        asked = (
+            np.isfinite(tokens.arrays["queries"]).all(-1) if "queries" in tokens.arrays else mask
+        )
+        bad = (asked & ~np.isfinite(output).all(-1)) | (mask & ~np.isfinite(prediction).all(-1))
+        for x in states.values():
+            if x.dtype.kind == "f":
+                bad |= ~np.isfinite(x).reshape(*bad.shape, -1).all(-1)
+        first = np.where(bad.any(0), tokens.start + bad.argmax(0), -1) if len(tokens) else -1
+        self.diverged_at = np.where(self.diverged_at < 0, first, self.diverged_at)
+
+
+def _store(into: Any, i: int, array: Any, what: str) -> None:
+    """Copy a step's array into its row; assignment alone would broadcast or cast silently."""
+    if getattr(array, "shape", None) != into.shape[1:] or array.dtype != into.dtype:
+        found = f"{array.dtype} {array.shape}" if hasattr(array, "dtype") else type(array).__name__
+        raise TypeError(f"{what} gave {found}, expected {into.dtype} {into.shape[1:]}")
+    into[i, ...] = array
+
+
+def loop(source: Source, tracks: Sequence[Track], block: int) -> Iterator[Frame]:
+    """Stream a source through tracks and yield a frame per block of steps.
+
+    Parameters
+    ----------
+    source : Source
+        The stream.
+    tracks : sequence of Track
+        The solvers; each keeps its state between frames.
+    block : int
+        Steps per frame; it changes no number.
+    """
+    for tokens in source.blocks(block):
+        yield Frame(tokens, {track.label: track.advance(tokens) for track in tracks})

@@ -1,0 +1,247 @@
+"""Recording: a consumer of frames that lays every variable out along one step axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from engine.api import Rows
+from engine.loop import Frame, Track
+from engine.sources import Source
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+States = Literal["every", "final"]
+SHARD_BYTES = 32 * 2**20
+SHARD_STEPS = 2**16
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One array of a run: where it belongs, its dims, shape and dtype."""
+
+    group: str
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def path(self) -> str:
+        """Group and name."""
+        return f"{self.group}/{self.name}"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes per step."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
+class Sink(Protocol):
+    """Where recorded arrays go."""
+
+    def create(self, variable: Variable) -> None:
+        """Make room for a variable along the whole step axis."""
+
+    def write(self, variable: Variable, start: int, rows: np.ndarray) -> None:
+        """Write rows from `start` on; the first axis is step (or whatever comes first)."""
+
+    def describe(self, group: str, attrs: Mapping[str, Any]) -> None:
+        """Add attributes to a group."""
+
+    def commit(self, steps: int) -> None:
+        """Declare the first `steps` steps complete for every variable."""
+
+    def close(self, status: str) -> None:
+        """End the run: "complete" or "failed"."""
+
+
+class MemorySink:
+    """Keeps everything in memory and gives it as a DataTree."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, dict[str, tuple[tuple[str, ...], np.ndarray]]] = {}
+        self.attrs: dict[str, dict[str, Any]] = {"": {}}
+
+    def create(self, variable: Variable) -> None:
+        """Make room for a variable."""
+        array = np.zeros(variable.shape, dtype=variable.dtype)
+        self.arrays.setdefault(variable.group, {})[variable.name] = (variable.dims, array)
+
+    def write(self, variable: Variable, start: int, rows: np.ndarray) -> None:
+        """Copy rows in."""
+        array = self.arrays[variable.group][variable.name][1]
+        if array.ndim:
+            array[start : start + len(rows)] = rows
+        else:
+            array[()] = rows
+
+    def describe(self, group: str, attrs: Mapping[str, Any]) -> None:
+        """Add attributes to a group."""
+        self.attrs.setdefault(group, {}).update(attrs)
+
+    def commit(self, steps: int) -> None:
+        """Note how many steps are complete."""
+        self.describe("", {"committed": steps})
+
+    def close(self, status: str) -> None:
+        """Note how the run ended."""
+        self.describe("", {"status": status})
+
+    def dataset(self, group: str) -> xr.Dataset:
+        """Return one group as a Dataset."""
+        import xarray as xr
+
+        return xr.Dataset(self.arrays.get(group, {}), attrs=self.attrs.get(group, {}))
+
+    def tree(self) -> xr.DataTree:
+        """Return everything as a DataTree, laid out as a store is."""
+        import xarray as xr
+
+        groups = dict.fromkeys([*self.attrs, *self.arrays])
+        root = self.dataset("").set_coords([n for n in ("step", "trial") if n in self.dataset("")])
+        rest = {f"/{group}": self.dataset(group) for group in groups if group}
+        return xr.DataTree.from_dict({"/": root, **rest})
+
+
+def layout(source: Source, tracks: Sequence[Track], states: States) -> Iterator[Variable]:
+    """Yield every variable of a run that has a step axis.
+
+    Parameters
+    ----------
+    source, tracks
+        What will be run; the source must have a length.
+    states : "every" or "final"
+        Whether state variables are kept at every step.
+    """
+    assert source.steps is not None
+    lead = (source.steps, source.trials)
+    for name, array in source.sample.items():
+        dims = ("step", "trial", *source.dims[name])
+        yield Variable("stream", name, dims, (*lead, *array.shape[2:]), array.dtype)
+    for track in tracks:
+        shapes = {
+            name: ((*lead, track.sizes["value"]), track.dtype) for name in ("prediction", "output")
+        }
+        if states == "every":
+            for name, x in track.recorded().items():
+                shapes[name] = ((source.steps, *x.shape), _numpy_dtype(x))
+        for name, binding in track.bindings.items():
+            if "step" in binding.dims:
+                sizes = {"step": source.steps, "trial": source.trials, **track.sizes}
+                shapes[name] = (tuple(sizes[d] for d in binding.dims), np.dtype(np.float64))
+        for name, (shape, dtype) in shapes.items():
+            yield Variable(f"solvers/{track.label}", name, track.dims[name], shape, dtype)
+
+
+def _numpy_dtype(array: Any) -> np.dtype[Any]:
+    return np.dtype(str(array.dtype).rpartition(".")[2])
+
+
+def shard_steps(variables: Sequence[Variable], steps: int) -> int:
+    """Return how many steps to buffer: a power of two, about 32 MiB over all variables."""
+    row = sum(v.row_bytes for v in variables) or 1
+    fits = max(1, min(SHARD_BYTES // row, SHARD_STEPS))
+    return int(min(2 ** int(math.log2(fits)), 2 ** math.ceil(math.log2(max(steps, 1)))))
+
+
+class Recorder:
+    """Writes frames into a sink, whole shards at a time, and the final facts at the end.
+
+    Parameters
+    ----------
+    sink : Sink
+        Where to.
+    source, tracks
+        What is being run.
+    states : "every" or "final"
+        Whether state variables are kept at every step or only at the end.
+    shard : int, optional
+        Steps per write. None writes each frame as it comes.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        source: Source,
+        tracks: Sequence[Track],
+        states: States,
+        shard: int | None = None,
+    ) -> None:
+        self._sink, self._tracks, self._states, self._shard = sink, tracks, states, shard
+        self.variables = list(layout(source, tracks, states))
+        for variable in self.variables:
+            sink.create(variable)
+        self._buffers = {
+            v.path: np.empty((shard, *v.shape[1:]), dtype=v.dtype) for v in self.variables if shard
+        }
+        self._filled, self.committed = 0, 0
+        for axis, length in (("step", source.steps), ("trial", source.trials)):
+            self.put("", axis, (axis,), np.arange(length or 0))
+        for name, fact in source.facts.items():
+            self.put("stream", name, ("trial", *source.dims[name]), fact)
+        sample = next(iter(source.blocks(1)), None)
+        for track in tracks if sample else ():
+            for name, binding in track.bindings.items():
+                if "step" not in binding.dims:
+                    values = binding.recorded(binding.block(sample))  # type: ignore[arg-type]
+                    self.put(f"solvers/{track.label}", name, binding.dims, values)
+
+    def put(self, group: str, name: str, dims: tuple[str, ...], array: np.ndarray) -> None:
+        """Record an array that has no step axis to be filled."""
+        variable = Variable(group, name, dims, array.shape, array.dtype)
+        self._sink.create(variable)
+        self._sink.write(variable, 0, array)
+
+    def write(self, frame: Frame) -> None:
+        """Record a frame; frames must come in order, without gaps."""
+        if frame.start != self.committed + self._filled:
+            raise ValueError(
+                f"frame starts at step {frame.start}, expected {self.committed + self._filled}"
+            )
+        sources: dict[str, Mapping[str, np.ndarray]] = {"stream": frame.tokens.arrays}
+        sources |= {f"solvers/{label}": trace.variables for label, trace in frame.traces.items()}
+        done, n = 0, len(frame.tokens)
+        while done < n:
+            take = n - done if self._shard is None else min(n - done, self._shard - self._filled)
+            for v in self.variables:
+                rows = sources[v.group][v.name][done : done + take]
+                if self._shard is None:
+                    self._sink.write(v, frame.start + done, rows)
+                else:
+                    self._buffers[v.path][self._filled : self._filled + take] = rows
+            done, self._filled = done + take, self._filled + take
+            if self._shard is None or self._filled == self._shard:
+                self.flush()
+
+    def flush(self) -> None:
+        """Write out what is buffered, then move the mark."""
+        if self._shard is not None and self._filled:
+            for v in self.variables:
+                self._sink.write(v, self.committed, self._buffers[v.path][: self._filled])
+        self.committed, self._filled = self.committed + self._filled, 0
+        self._sink.commit(self.committed)
+
+    def close(self) -> None:
+        """Write the rest, and what is only known at the end."""
+        self.flush()
+        for track in self._tracks:
+            group = f"solvers/{track.label}"
+            self.put(group, "diverged_at", ("trial",), track.diverged_at)
+            rows = {
+                n
+                for n, x in zip(track.state._fields, track.state, strict=True)
+                if isinstance(x, Rows)
+            }
+            for name, array in track.arrays().items():
+                if name in rows:
+                    self.put(group, name, ("row", "trial", *track.state_dims[name][1:]), array)
+                elif self._states == "final":
+                    self.put(group, name, ("trial", *track.state_dims[name]), array)
+            if rows and self._states == "final":
+                self.put(group, "rows", ("trial",), track.recorded()["rows"])

@@ -1,0 +1,261 @@
+"""The plugin edge: find, check and name plugins. One broken plugin never stops the host."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import inspect
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pluggy
+
+from engine import api, signatures
+from engine.errors import InputError, PluginWarning, nearest
+
+GROUP = "engine.plugins"
+KINDS = {"solver": "engine_solvers", "generator": "engine_generators", "view": "engine_views"}
+_METHODS = {
+    "solver": {"init": ["space"], "write": ["s", "k", "v"], "read": ["s", "q"]},
+    "generator": {"start": ["draws", "steps"], "draw": ["state", "draws", "steps"]},
+    "view": {"__call__": ["x"]},
+}
+_TAKEN = {"prediction", "output", "diverged_at", "mask", "rows", "step", "trial", "solver", "view"}
+
+
+@dataclasses.dataclass(frozen=True)
+class PluginInfo:
+    """One solver, generator or view that can be asked for by name.
+
+    Parameters
+    ----------
+    name, kind : str
+        Its name and "solver", "generator" or "view".
+    cls : type
+        The dataclass behind it.
+    source : str
+        Distribution and version, or file, that it came from.
+    """
+
+    name: str
+    kind: str
+    cls: type
+    source: str
+
+    @property
+    def rule(self) -> str:
+        """The first line of its docstring: the rule in one line."""
+        return (inspect.getdoc(self.cls) or "").partition("\n\n")[0].replace("\n", " ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken:
+    """A plugin that could not be used, where it came from and why."""
+
+    name: str
+    source: str
+    cause: str
+
+
+class Registry:
+    """Every plugin that was found, by kind and name, and those that are broken."""
+
+    def __init__(self) -> None:
+        self._manager = pluggy.PluginManager("engine")
+        self._manager.add_hookspecs(api)
+        self._found: dict[str, dict[str, list[PluginInfo]]] = {kind: {} for kind in KINDS}
+        self.broken: list[Broken] = []
+
+    def names(self, kind: str) -> dict[str, PluginInfo]:
+        """Return the plugins of one kind by name, ambiguous names left out."""
+        found = self._found[kind]
+        return {name: infos[0] for name, infos in sorted(found.items()) if len(infos) == 1}
+
+    def ambiguous(self) -> list[PluginInfo]:
+        """Return plugins whose name another plugin of their kind has too."""
+        every = (infos for found in self._found.values() for infos in found.values())
+        return [info for infos in every if len(infos) > 1 for info in infos]
+
+    def get(self, kind: str, name: str) -> PluginInfo:
+        """Return one plugin.
+
+        Raises
+        ------
+        InputError
+            If there is none of that name, or more than one.
+        """
+        infos = self._found[kind].get(name, [])
+        if len(infos) == 1:
+            return infos[0]
+        if infos:
+            both = " and ".join(info.source for info in infos)
+            raise InputError(f"two {kind}s are named {name!r}: from {both}; remove or rename one")
+        message = f"no {kind} is named {name!r}; {nearest(name, self.names(kind))}"
+        for broken in self.broken:
+            message += f"\n  not loaded, may have provided it: {broken.name} from {broken.source}: "
+            message += broken.cause
+        raise InputError(message)
+
+    def add_entry_point(self, entry: EntryPoint) -> None:
+        """Load one entry point; a failure is recorded and warned about, not raised."""
+        dist = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown distribution"
+        self._add(entry.name, dist, entry.load)
+
+    def add_file(self, path: Path) -> None:
+        """Load a one-file plugin; a failure is recorded and warned about, not raised."""
+        self._add(path.stem, str(path), lambda: _import_file(path))
+
+    def _add(self, name: str, source: str, load: Any) -> None:
+        plugin = None
+        try:
+            plugin = load()
+            if plugin in self._manager.get_plugins():
+                return
+            infos = self._register(plugin, f"{source}:{name}", source)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a stranger's import may raise anything, SystemExit too
+            if plugin is not None and self._manager.is_registered(plugin):
+                self._manager.unregister(plugin)
+            cause = (
+                str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            )
+            self.broken.append(Broken(name, source, cause))
+            warnings.warn(
+                f"plugin {name!r} from {source} was not loaded: {cause}",
+                PluginWarning,
+                stacklevel=4,
+            )
+            return
+        for info in infos:
+            self._found[info.kind].setdefault(info.name, []).append(info)
+
+    def _register(self, plugin: Any, name: str, source: str) -> list[PluginInfo]:
+        if inspect.isclass(plugin):
+            raise InputError(
+                f"{plugin.__name__} is a class where a module or an instance with hooks is meant; "
+                "let the entry point name the module, and return the class from its hook"
+            )
+        try:
+            self._manager.register(plugin, name=name)
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            text = " ".join(str(error).split())
+            raise InputError(
+                f"{text}; the hooks are {', '.join(KINDS.values())}, without arguments"
+            ) from error
+        infos = []
+        for kind, hook in KINDS.items():
+            for impl in getattr(self._manager.hook, hook).get_hookimpls():
+                if impl.plugin is plugin:
+                    infos += _entries(kind, hook, impl.function(), source)
+        if not infos:
+            raise InputError(
+                f"it provides nothing; mark {', '.join(KINDS.values())} with @hookimpl"
+            )
+        return infos
+
+
+def _import_file(path: Path) -> ModuleType:
+    name = f"engine_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Registered before it runs, so that its annotations and pickles can find it.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _entries(kind: str, hook: str, provided: Any, source: str) -> list[PluginInfo]:
+    if not isinstance(provided, Mapping):
+        raise InputError(f'{hook} returned {type(provided).__name__}; return {{"name": Class}}')
+    infos = []
+    for name, cls in provided.items():
+        if not isinstance(name, str) or not api.NAME.fullmatch(name):
+            raise InputError(
+                f"{hook}: {name!r} cannot be a name; use lower-case letters, digits and "
+                "underscores, a letter first"
+            )
+        if not inspect.isclass(cls):
+            raise InputError(
+                f"{hook}: {name!r} is a {type(cls).__name__} instance; return its class"
+            )
+        if not dataclasses.is_dataclass(cls):
+            raise InputError(
+                f"{hook}: {name!r}: decorate {cls.__name__} with @dataclass(frozen=True)"
+            )
+        _check_methods(kind, cls)
+        infos.append(PluginInfo(name, kind, cls, source))
+    return infos
+
+
+def _check_methods(kind: str, cls: type) -> None:
+    """Refuse a class whose methods cannot be called as the host will call them."""
+    for method, wanted in _METHODS[kind].items():
+        call = f"{method}({', '.join(['self', *wanted])}{', *, ...' if kind == 'solver' else ''})"
+        function = inspect.getattr_static(cls, method, None)
+        if not inspect.isfunction(function):
+            raise InputError(f"{cls.__name__} has no method {call}")
+        try:
+            inspect.signature(function).bind(None, *wanted, **_keywords(function))
+        except TypeError as error:
+            raise InputError(f"{cls.__name__}.{method} must take {call}: {error}") from error
+    if kind == "solver":
+        names = set(signatures.coefficients(cls))
+        clash = names & (_TAKEN | set(signatures.options(cls)))
+        if clash:
+            raise InputError(
+                f"{cls.__name__}: the name {sorted(clash)[0]!r} is taken, by a hyperparameter or "
+                "by the host; rename that coefficient"
+            )
+
+
+def _keywords(function: Any) -> dict[str, None]:
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def load(folder: str | os.PathLike[str] | None = None) -> Registry:
+    """Return a registry of every installed plugin and the one-file plugins of a folder.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Folder of one-file plugins, each `*.py` (names starting with "_" are left out).
+
+    Raises
+    ------
+    InputError
+        If the folder does not exist.
+    """
+    registry = Registry()
+    for entry in entry_points(group=GROUP):
+        registry.add_entry_point(entry)
+    if folder:
+        if not Path(folder).is_dir():
+            raise InputError(f"plugins folder {str(folder)!r} is not a folder")
+        for path in sorted(Path(folder).glob("[!_]*.py")):
+            registry.add_file(path.resolve())
+    return registry
+
+
+@cache
+def _cached(folder: str | None) -> Registry:
+    return load(folder)
+
+
+def default() -> Registry:
+    """Return the registry of this process; `ENGINE_PLUGINS_DIR` names its folder of plugins."""
+    return _cached(os.environ.get("ENGINE_PLUGINS_DIR") or None)

@@ -1,0 +1,111 @@
+"""Append-only rows: the state of memories that keep every pair, shared between their states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+Array = Any
+
+
+class _Buffer:
+    """Storage of shape (trial, capacity, ...) and, per trial, how many of its rows are taken."""
+
+    def __init__(self, array: Array, taken: np.ndarray) -> None:
+        self.array, self.taken = array, taken
+
+    def reserve(self, rows: int) -> None:
+        trials, capacity, *shape = self.array.shape
+        if rows > capacity:
+            xp = array_namespace(self.array)
+            room = (trials, max(rows, 2 * capacity, 16) - capacity, *shape)
+            device = getattr(self.array, "device", None)
+            more = xp.zeros(room, dtype=self.array.dtype, device=device)
+            self.array = xp.concat([self.array, more], axis=1)
+
+
+class Rows:
+    """The first `length` rows, per trial, of a buffer that states share.
+
+    Appending returns a new `Rows` and copies nothing unless another state already took the place
+    behind this one's last row: then the buffer is copied first, so no state ever changes.
+
+    Parameters
+    ----------
+    array : array, shape (trial, row, ...)
+        The rows to begin with.
+    length : array of int, shape (trial,), optional
+        How many of them each trial holds (default: all).
+    """
+
+    def __init__(self, array: Array, length: Any = None, _buffer: _Buffer | None = None) -> None:
+        full = np.full(array.shape[0], array.shape[1], dtype=np.int64)
+        self.length: np.ndarray = full if length is None else np.array(length, dtype=np.int64)
+        self._buffer = _buffer or _Buffer(array, self.length.copy())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Rows, (self.array, self.length))
+
+    @property
+    def array(self) -> Array:
+        """The rows as one array (trial, longest length, ...); those past a trial's own are void."""
+        return self._buffer.array[:, : int(self.length.max(initial=0)), ...]
+
+    def append(self, row: Array) -> Rows:
+        """Return the rows with `row`, of shape (trial, ...), added at every trial's end."""
+        buffer, length = self._buffer, self.length
+        if np.any(buffer.taken > length):
+            xp = array_namespace(buffer.array)
+            buffer = _Buffer(xp.asarray(buffer.array, copy=True), length.copy())
+        buffer.reserve(int(length.max(initial=0)) + 1)
+        if length.size and np.all(length == length[0]):
+            buffer.array[:, int(length[0]), ...] = row
+        else:
+            for trial, end in enumerate(length.tolist()):
+                buffer.array[trial, end, ...] = row[trial, ...]
+        buffer.taken = length + 1
+        return Rows(buffer.array, length + 1, buffer)
+
+    def where(self, mask: np.ndarray, old: Rows) -> Rows:
+        """Return these rows where `mask` (trial,) is true and `old` elsewhere.
+
+        These rows must have come from appending to `old` and be dropped by the caller, as a loop
+        does with a masked write: the places they took are free again.
+        """
+        length = np.where(mask, self.length, old.length)
+        self._buffer.taken = length.copy()
+        return Rows(self._buffer.array, length, self._buffer)
+
+
+def each_length(read: Callable[..., Array], rows: Rows, *arrays: Array | Rows) -> Array:
+    """Return `read(row array, ...)` for trials whose memories may differ in length.
+
+    Parameters
+    ----------
+    read : callable
+        Takes arrays with a leading trial axis and returns one (trial, ...). Rows arrive trimmed.
+    rows, *arrays : Rows or array, leading axis trial
+        What `read` is given, in order.
+
+    Notes
+    -----
+    Trials of unequal length are read one by one, exactly as each would be alone: padding never
+    enters a sum, so a trial's bits do not depend on its neighbours.
+    """
+    length = rows.length
+    if np.all(length == length[0]):
+        return read(*(x.array if isinstance(x, Rows) else x for x in (rows, *arrays)))
+    parts = []
+    for b, n in enumerate(length.tolist()):
+        parts.append(
+            read(
+                *(
+                    x._buffer.array[b : b + 1, :n, ...] if isinstance(x, Rows) else x[b : b + 1]
+                    for x in (rows, *arrays)
+                )
+            )
+        )
+    return array_namespace(parts[0]).concat(parts, axis=0)

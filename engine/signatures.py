@@ -1,0 +1,96 @@
+"""What a plugin class declares, read from its annotations: coefficients, dims, options."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from engine.api import Coefficient
+from engine.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """A coefficient that a method takes: what it may be and what it is when not given."""
+
+    spec: Coefficient
+    default: float | None
+    methods: frozenset[str]
+
+
+def _annotation(hint: Any) -> Coefficient:
+    if get_origin(hint) is Annotated:
+        for extra in get_args(hint)[1:]:
+            if isinstance(extra, Coefficient):
+                return extra
+    return Coefficient()
+
+
+def coefficients(cls: type) -> dict[str, Declared]:
+    """Return the coefficients that `cls` takes, by name, from keyword-only arguments.
+
+    Raises
+    ------
+    InputError
+        If a method's hints cannot be read or two methods declare a coefficient differently.
+    """
+    declared: dict[str, Declared] = {}
+    for method in getattr(cls, "coefficient_methods", ("write", "read")):
+        function = getattr(cls, method)
+        try:
+            hints = get_type_hints(function, include_extras=True)
+        except Exception as error:  # any name in a stranger's annotation may fail to resolve
+            raise InputError(
+                f"{cls.__name__}.{method}: cannot read its annotations: {error}"
+            ) from error
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is not parameter.KEYWORD_ONLY:
+                continue
+            default = None if parameter.default is parameter.empty else float(parameter.default)
+            new = Declared(_annotation(hints.get(name)), default, frozenset([method]))
+            old = declared.get(name)
+            if old and (old.spec, old.default) != (new.spec, new.default):
+                raise InputError(f"{cls.__name__}: write and read declare {name!r} differently")
+            methods = new.methods | old.methods if old else new.methods
+            declared[name] = dataclasses.replace(new, methods=methods)
+    return declared
+
+
+def state_dims(state: type) -> dict[str, tuple[str, ...]]:
+    """Return the trailing dims of each field of a state NamedTuple, from its annotations.
+
+    Raises
+    ------
+    InputError
+        If a field has no ``Annotated[Array, "dims"]`` annotation.
+    """
+    if not (issubclass(state, tuple) and hasattr(state, "_fields")):
+        raise InputError(f"a state must be a NamedTuple, not {state.__name__}")
+    hints = get_type_hints(state, include_extras=True)
+    dims: dict[str, tuple[str, ...]] = {}
+    for field in state._fields:
+        texts = [x for x in get_args(hints.get(field, Any))[1:] if isinstance(x, str)]
+        if not texts:
+            raise InputError(
+                f"{state.__name__}.{field} does not name its dims; "
+                f'write {field}: Annotated[Array, "key value"]'
+            )
+        dims[field] = tuple(texts[0].split())
+    return dims
+
+
+def options(cls: type) -> dict[str, dataclasses.Field[Any]]:
+    """Return the hyperparameters of a plugin class, by name."""
+    return {f.name: f for f in dataclasses.fields(cls) if f.init}
+
+
+def required(field: dataclasses.Field[Any]) -> bool:
+    """Return whether a hyperparameter has no default."""
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
+
+
+def hints(cls: type) -> dict[str, Any]:
+    """Return the resolved type of every field of a plugin class."""
+    return get_type_hints(cls, include_extras=True)

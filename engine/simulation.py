@@ -1,0 +1,267 @@
+"""`engine.simulate`: one solver over a caller's arrays, into a labelled Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine import registry, signatures
+from engine.backend import backend as get_backend
+from engine.backend import host
+from engine.coefficients import Binding
+from engine.errors import InputError, nearest
+from engine.loop import Track, loop
+from engine.recorder import MemorySink, Recorder, States
+from engine.sources import ArraySource
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+BLOCK = 1024
+"""Steps per block of the loop. It changes no number."""
+
+
+def simulate(
+    solver: Any,
+    keys: Any,
+    values: Any,
+    queries: Any = None,
+    *,
+    mask: Any = None,
+    state: Any = None,
+    record: States = "every",
+    backend: str = "numpy",
+    dtype: Any = None,
+    **coefficients: Any,
+) -> xr.Dataset:
+    """Run one solver over arrays and return its whole trajectory.
+
+    Parameters
+    ----------
+    solver : str or Solver
+        Name of a solver, or one made by `engine.solver`.
+    keys : array, shape (step, key) or (step, trial, key)
+        NumPy or CuPy array, or DataArray with these dims in any order. Integers and bools are
+        converted to float64 before any arithmetic.
+    values : array, shape (step, value) or (step, trial, value)
+        What is stored under each key.
+    queries : array, shaped like keys, optional
+        What is asked after each write; default: the keys.
+    mask : array of bool, shape (step,) or (step, trial), optional
+        False skips the write: the state stays as it is, bit for bit, and the prediction is NaN. So
+        is the output, unless `queries` are given.
+    state : mapping of str to array, or Dataset, optional
+        State to start from: every state variable by name, or a result of this function, whose last
+        state is taken.
+    record : "every" or "final"
+        Keep every state, or the last one only.
+    backend : "numpy" or "cupy"
+        Where to compute. The result is NumPy.
+    dtype : "float32" or "float64", optional
+        Precision; default: the widest of keys, values and queries (integers count as float64,
+        float16 as float32).
+    **coefficients : number or array
+        A number, (step,), (step, trial), or with the coefficient's own axis behind these.
+
+    Returns
+    -------
+    Dataset
+        Dims `step`, `trial` (if the input had it), `key`, `value`. Variables `prediction` (read at
+        the key before the write), `output` (read at the query after it), every state variable
+        (index t is the state after write t) and `diverged_at` (first step with a non-finite state
+        or read; -1: none).
+
+    Raises
+    ------
+    InputError
+        If anything does not fit; the message names it, and both lengths.
+
+    Examples
+    --------
+    >>> import numpy as np, engine
+    >>> ds = engine.simulate("delta", np.eye(2), np.array([[1.0], [2.0]]), beta=1.0)
+    >>> ds.S.isel(step=-1).values.ravel().tolist()
+    [1.0, 2.0]
+    """
+    rule = registry.default().get("solver", solver).cls() if isinstance(solver, str) else solver
+    if record not in ("every", "final"):
+        raise InputError(f"record = {record!r}; {nearest(str(record), ['every', 'final'])}")
+    arrays, trial = _tokens(keys, values, queries, mask)
+    source = ArraySource(arrays)
+    bindings = _bindings(rule, coefficients, source, trial)
+    floats = [arrays[name] for name in ("keys", "values", "queries") if name in arrays]
+    name, where = type(rule).__name__.lower(), get_backend(backend)
+    track = Track(name, rule, source, bindings, None, where, _dtype(dtype, floats))
+    if state is not None:
+        track.restore(_state(state, track, trial))
+    sink = MemorySink()
+    recorder = Recorder(sink, source, [track], record)
+    for frame in loop(source, [track], BLOCK):
+        recorder.write(frame)
+    recorder.close()
+    ds = sink.dataset(f"solvers/{track.label}")
+    ds.attrs = {"solver": type(rule).__name__, "dtype": track.dtype.name, "backend": backend}
+    return ds if trial else ds.isel(trial=0)
+
+
+def _array(name: str, array: Any, dims: tuple[str, ...]) -> np.ndarray:
+    """Return a host array with axes `dims`; a DataArray is matched by dim names."""
+    if hasattr(array, "dims") and hasattr(array, "transpose") and hasattr(array, "coords"):
+        wanted = [d for d in dims if d in array.dims or d != "trial"]
+        if set(wanted) != set(array.dims):
+            raise InputError(
+                f"{name} has dims {tuple(array.dims)}, expected {dims} (trial may be absent)"
+            )
+        array = array.transpose(*wanted).data
+    try:
+        found: np.ndarray = host(array)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array of numbers: {error}") from error
+    if found.dtype.kind not in "biuf":
+        raise InputError(f"{name} has dtype {found.dtype}; expected floats, integers or bools")
+    return found
+
+
+def _float(array: np.ndarray) -> np.ndarray:
+    """Return a float32 or float64 copy or view in native byte order."""
+    if array.dtype.kind != "f":
+        return array.astype(np.float64)
+    return array.astype(np.float64 if array.dtype.itemsize > 4 else np.float32, copy=False)
+
+
+def _tokens(keys: Any, values: Any, queries: Any, mask: Any) -> tuple[dict[str, np.ndarray], bool]:
+    """Return (step, trial, ...) arrays, and whether the input had a trial axis."""
+    given = {"keys": (keys, "key"), "values": (values, "value"), "queries": (queries, "key")}
+    arrays = {}
+    for name, (array, last) in given.items():
+        if array is None:
+            continue
+        x = _float(_array(name, array, ("step", "trial", last)))
+        if x.ndim not in (2, 3):
+            raise InputError(
+                f"{name} has shape {x.shape}; expected (step, {last}) or (step, trial, {last})"
+                + (f", such as {name}[:, None]" if x.ndim == 1 else "")
+            )
+        arrays[name] = x
+    k = arrays["keys"]
+    for name, x in arrays.items():
+        if x.ndim != k.ndim:
+            raise InputError(f"{name} has {x.ndim} axes {x.shape}, keys have {k.ndim} {k.shape}")
+        for axis, what in enumerate(("steps", "trials")[: k.ndim - 1]):
+            if x.shape[axis] != k.shape[axis]:
+                raise InputError(f"{name} has {x.shape[axis]} {what}, keys have {k.shape[axis]}")
+        if name == "queries" and x.shape[-1] != k.shape[-1]:
+            raise InputError(f"queries have {x.shape[-1]} channels, keys have {k.shape[-1]}")
+        if 0 in x.shape[1:]:
+            raise InputError(f"{name} has shape {x.shape}; only the number of steps may be 0")
+    trial = k.ndim == 3
+    arrays = {name: x if trial else x[:, None] for name, x in arrays.items()}
+    if mask is not None:
+        arrays["mask"] = _mask(mask, arrays["keys"].shape[:2], trial)
+    return arrays, trial
+
+
+def _mask(mask: Any, shape: tuple[int, ...], trial: bool) -> np.ndarray:
+    m = _array("mask", mask, ("step", "trial"))
+    if m.dtype != bool and not np.isin(m, (0, 1)).all():
+        raise InputError("mask must hold bools (True writes, False skips)")
+    m = m.astype(bool)
+    if m.ndim == 1:
+        m = m[:, None]
+    if m.shape not in (shape, (shape[0], 1)):
+        dims = "(step, trial)" if trial else "(step,)"
+        raise InputError(
+            f"mask has shape {np.shape(mask)}, expected {dims} for {shape[0]} steps and "
+            f"{shape[1]} trials"
+        )
+    return np.broadcast_to(m, shape).copy()
+
+
+def _dtype(dtype: Any, floats: list[np.ndarray]) -> str:
+    if dtype is None:
+        return str(np.result_type(*floats).name)
+    try:
+        name = str(np.dtype(dtype).name)
+    except TypeError:
+        name = str(dtype)
+    if name not in ("float32", "float64"):
+        raise InputError(f"dtype = {name!r} must be 'float32' or 'float64'")
+    return name
+
+
+def _bindings(
+    rule: Any, given: Mapping[str, Any], source: ArraySource, trial: bool
+) -> dict[str, Binding]:
+    declared = signatures.coefficients(type(rule))
+    for name in given:
+        if name in signatures.options(type(rule)):
+            raise InputError(
+                f"{name!r} is a hyperparameter of {type(rule).__name__}: make the solver with "
+                f"engine.solver(..., {name}=...)"
+            )
+        if name not in declared:
+            raise InputError(
+                f"{type(rule).__name__} takes no coefficient {name!r}; {nearest(name, declared)}"
+            )
+    bindings = {}
+    for name, d in declared.items():
+        value = given.get(name, d.default)
+        if value is None:
+            raise InputError(f"{type(rule).__name__} needs the coefficient {name!r}")
+        array = _coefficient(name, value, d.spec.axis, source, trial)
+        bindings[name] = Binding(name, d.spec, array)
+        bindings[name].block(next(source.blocks(source.steps or 1), _nothing(source)))
+    return bindings
+
+
+def _nothing(source: ArraySource) -> Any:
+    from engine.sources import Tokens
+
+    return Tokens(0, source.sample)
+
+
+def _coefficient(name: str, value: Any, axis: str, source: ArraySource, trial: bool) -> np.ndarray:
+    """Return a coefficient as (step or 1, trial or 1, axis or 1)."""
+    x = _float(_array(name, value, ("step", "trial", *([axis] if axis else []))))
+    steps, trials = source.steps, source.trials
+    named = getattr(value, "dims", None)
+    if x.ndim == 0:
+        return x.reshape(1, 1, 1)
+    lead = x.ndim - 1 if (axis in named if named else axis and x.ndim == 2 + trial) else x.ndim
+    has_trial = trial and lead == 2
+    expected = (steps, trials)[: 1 + has_trial]
+    if lead > 1 + trial or x.shape[:lead] != expected:
+        forms = "a number, (step,)" + (", (step, trial)" if trial else "")
+        forms += f", or these with a trailing {axis!r} axis" if axis else ""
+        raise InputError(
+            f"{name} has shape {x.shape}, which does not fit {steps} steps"
+            + (f" and {trials} trials" if trial else "") + f"; expected {forms}"
+        )  # fmt: skip
+    return x.reshape(steps or 0, trials if has_trial else 1, x.shape[-1] if lead < x.ndim else 1)
+
+
+def _state(state: Any, track: Track, trial: bool) -> dict[str, np.ndarray]:
+    """Return state variables (trial, ...) from a mapping or from the end of another result."""
+    names = {*track.state._fields, *track.recorded()}
+    if hasattr(state, "data_vars"):
+        if state.sizes.get("step") == 0 and "step" in state[track.state._fields[0]].dims:
+            raise InputError("state: the given result has no steps, so no last state")
+        state = {
+            n: state[n].isel(step=-1) if "step" in state[n].dims else state[n]
+            for n in names
+            if n in state
+        }
+    if not isinstance(state, Mapping):
+        raise InputError(
+            f"state must map state variables to arrays, not be a {type(state).__name__}"
+        )
+    arrays = {
+        name: host(getattr(x, "data", x) if hasattr(x, "dims") else x) for name, x in state.items()
+    }
+    if trial:
+        return arrays
+    # Rows keep their row axis first, as the stream keeps its step axis first.
+    rows = set(names) - set(track.recorded())
+    return {name: x[:, None] if name in rows else x[None] for name, x in arrays.items()}

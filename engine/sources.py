@@ -1,0 +1,205 @@
+"""Where tokens come from: a caller's arrays or a generator, cut into blocks of steps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from engine.api import Draws, Generator
+from engine.errors import InputError, RunError
+
+STANDARD = {
+    "keys": "key",
+    "values": "value",
+    "queries": "key",
+    "mask": "",
+    "target_map": "key value",
+}
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A block of consecutive steps, as NumPy arrays of shape (step, trial, ...).
+
+    Parameters
+    ----------
+    start : int
+        Step of the first row.
+    arrays : mapping of str to array
+        "keys", "values", and whatever else the stream has ("queries", "mask", side channels).
+    """
+
+    start: int
+    arrays: Mapping[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.arrays["keys"])
+
+
+class Source(Protocol):
+    """A stream that can be read from its start any number of times."""
+
+    @property
+    def trials(self) -> int:
+        """Number of trials."""
+
+    @property
+    def steps(self) -> int | None:
+        """Number of steps; None is endless."""
+
+    @property
+    def sample(self) -> Mapping[str, np.ndarray]:
+        """A block of no steps: the shapes and dtypes to come."""
+
+    @property
+    def facts(self) -> Mapping[str, np.ndarray]:
+        """What does not change from step to step, each (trial, ...)."""
+
+    @property
+    def dims(self) -> Mapping[str, tuple[str, ...]]:
+        """Dims of every variable and fact behind (step, trial) or (trial)."""
+
+    def blocks(self, size: int) -> Iterator[Tokens]:
+        """Yield the stream in blocks of `size` steps, the last one shorter."""
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """A stream over arrays in memory, each (step, trial, ...).
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        At least "keys" and "values".
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    facts: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int | None:
+        """Number of steps."""
+        return len(self.arrays["keys"])
+
+    @property
+    def trials(self) -> int:
+        """Number of trials."""
+        return int(self.arrays["keys"].shape[1])
+
+    @property
+    def sample(self) -> Mapping[str, np.ndarray]:
+        """A block of no steps: the shapes and dtypes to come."""
+        return {name: array[:0] for name, array in self.arrays.items()}
+
+    @property
+    def dims(self) -> Mapping[str, tuple[str, ...]]:
+        """Trailing dims of every variable."""
+        return {name: tuple(STANDARD.get(name, "").split()) for name in self.arrays}
+
+    def blocks(self, size: int) -> Iterator[Tokens]:
+        """Yield blocks of `size` steps."""
+        for start in range(0, self.steps or 0, size):
+            rows = {name: array[start : start + size] for name, array in self.arrays.items()}
+            yield Tokens(start, rows)
+
+
+class GeneratorSource:
+    """A stream drawn by a generator.
+
+    Parameters
+    ----------
+    generator : Generator
+        What draws it.
+    seed : int
+        Seed of all its randomness.
+    trials, steps : int, optional
+        How much to draw; by default all that the generator has (one trial, if it has no limit).
+
+    Raises
+    ------
+    InputError
+        If the generator cannot give that much, or gives arrays that do not fit together.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        seed: int = 0,
+        trials: int | None = None,
+        steps: int | None = None,
+    ) -> None:
+        extent = generator.extent()
+        name = type(generator).__name__.lower()
+        for asked, limit, what in (
+            (steps, extent.steps, "steps"),
+            (trials, extent.trials, "trials"),
+        ):
+            if asked is not None and limit is not None and asked > limit:
+                why = f": {extent.why}" if extent.why else ""
+                raise InputError(f"{name} has {limit} {what} and {asked} were asked for{why}")
+        self._generator, self._seed = generator, seed
+        self.steps = extent.steps if steps is None else steps
+        self.trials = (extent.trials or 1) if trials is None else trials
+        draws = Draws(seed, self.trials)
+        state = self._start(draws)
+        state, self.sample = generator.draw(state, draws, range(0))
+        declared = {**STANDARD, **generator.dims}
+        self.dims: dict[str, tuple[str, ...]] = {
+            n: tuple(declared.get(n, "").split()) for n in self.sample
+        }
+        self.facts = {n: np.asarray(x) for n, x in generator.facts(state).items()}
+        self.dims.update({n: tuple(declared.get(n, "").split()) for n in self.facts})
+        self._check(self.sample, 0, name)
+
+    def _start(self, draws: Draws) -> Any:
+        try:
+            return self._generator.start(draws, self.steps)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+
+    def _check(self, arrays: Mapping[str, np.ndarray], n: int, name: str) -> None:
+        for need in ("keys", "values"):
+            if need not in arrays:
+                raise InputError(f"generator {name} draws no {need!r}; it draws {sorted(arrays)}")
+        for variable, array in arrays.items():
+            lead, rank = (n, self.trials), 2 + len(self.dims.get(variable, ()))
+            if not isinstance(array, np.ndarray) or array.shape[:2] != lead or array.ndim != rank:
+                shape = getattr(array, "shape", type(array).__name__)
+                dims = ", ".join(("step", "trial", *self.dims.get(variable, ())))
+                raise RunError(
+                    f"generator {name} drew {variable!r} of shape {shape}; expected dims ({dims}) "
+                    f"beginning {lead}"
+                )
+
+    def blocks(self, size: int) -> Iterator[Tokens]:
+        """Yield blocks of `size` steps, drawn from the start."""
+        draws = Draws(self._seed, self.trials)
+        state, start = self._start(draws), 0
+        while self.steps is None or start < self.steps:
+            stop = start + size if self.steps is None else min(start + size, self.steps)
+            state, arrays = self._generator.draw(state, draws, range(start, stop))
+            self._check(arrays, stop - start, type(self._generator).__name__.lower())
+            yield Tokens(start, arrays)
+            start = stop
+
+
+class Fingerprint:
+    """A running SHA-256 of a stream's numbers, the same for every block size."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[str, Any] = {}
+
+    def update(self, tokens: Tokens) -> None:
+        """Add a block."""
+        for name, array in tokens.arrays.items():
+            digest = self._hashes.setdefault(name, hashlib.sha256(f"{name} {array.dtype}".encode()))
+            digest.update(np.ascontiguousarray(array).data)
+
+    def hexdigest(self) -> str:
+        """Return the hash of everything so far."""
+        parts = [f"{name}={digest.hexdigest()}" for name, digest in sorted(self._hashes.items())]
+        return hashlib.sha256(";".join(parts).encode()).hexdigest()

@@ -1,0 +1,198 @@
+"""The store of a run: one zarr group that plain xarray opens. The only file that names zarr."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from engine.errors import InputError
+from engine.recorder import Variable
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+FORMAT = 1
+CHUNK_BYTES = 4 * 2**20
+
+
+class ZarrSink:
+    """Writes a run's arrays into a new zarr v3 store.
+
+    Parameters
+    ----------
+    path : Path
+        A folder that does not exist yet.
+    shard : int
+        Steps per write: the shards of every variable with a step axis.
+    force : bool
+        Replace a store that is there. Anything else that is there is left alone.
+
+    Raises
+    ------
+    InputError
+        If the path is taken.
+    """
+
+    def __init__(self, path: Path, shard: int, force: bool = False) -> None:
+        check_free(path, force)
+        if path.exists():
+            shutil.rmtree(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.shard = shard
+        self._root = zarr.create_group(str(path), zarr_format=3)
+        self._root.update_attributes({"format": FORMAT, "committed": 0, "status": "running"})
+        self._arrays: dict[str, Any] = {}
+
+    def create(self, variable: Variable) -> None:
+        """Preallocate a variable: appending would resize first and could be cut in between."""
+        row = max(variable.row_bytes, 1)
+        rows = self.shard if variable.dims[:1] == ("step",) else max((*variable.shape[:1], 1))
+        fits = max(1, CHUNK_BYTES // row)
+        chunk = min(rows, 2 ** int(math.log2(fits)))
+        rest = tuple(max(n, 1) for n in variable.shape[1:])
+        floating = variable.dtype.kind == "f"
+        sharded = variable.dims[:1] == ("step",) and chunk < rows
+        self._arrays[variable.path] = self._root.create_array(
+            variable.path.lstrip("/"),
+            shape=variable.shape,
+            dtype=variable.dtype,
+            chunks=(chunk, *rest) if variable.shape else (),
+            shards=(rows, *rest) if sharded else None,
+            # Trajectories do not compress; ids and flags do. Both kinds of chunk are checksummed.
+            compressors=[Crc32cCodec()] if floating else [ZstdCodec(level=1, checksum=True)],
+            # Rows that were never written must not look like numbers.
+            fill_value=float("nan") if floating else 0,
+            dimension_names=variable.dims,
+            config={"write_empty_chunks": True},
+        )
+
+    def write(self, variable: Variable, start: int, rows: np.ndarray) -> None:
+        """Write rows from `start` on."""
+        array = self._arrays[variable.path]
+        if not variable.shape:
+            array[...] = rows
+        elif len(rows):
+            array[start : start + len(rows)] = rows
+
+    def describe(self, group: str, attrs: Mapping[str, Any]) -> None:
+        """Add attributes to a group."""
+        node = self._root.require_group(group) if group else self._root
+        node.update_attributes(dict(attrs))
+
+    def commit(self, steps: int) -> None:
+        """Move the mark: called after every variable is written."""
+        self._root.update_attributes({"committed": steps})
+
+    def close(self, status: str) -> None:
+        """Set the final status and consolidate the metadata."""
+        self._root.update_attributes({"status": status})
+        with warnings.catch_warnings():
+            # zarr warns that consolidated metadata is not part of the v3 specification; xarray
+            # reads it, and warns when it is absent.
+            warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
+            zarr.consolidate_metadata(self._root.store)
+
+
+def check_free(path: Path, force: bool = False) -> None:
+    """Refuse a path that a new store would overwrite.
+
+    Raises
+    ------
+    InputError
+        If something is there and may not be replaced.
+    """
+    if not path.exists():
+        return
+    if not force:
+        raise InputError(f"{path} exists; choose another place, or replace it with --force")
+    if not is_store(path):
+        raise InputError(f"{path} exists and is not a run's store, so --force does not replace it")
+
+
+def is_store(path: Path) -> bool:
+    """Return whether a store of ours is at `path`."""
+    try:
+        return "format" in zarr.open_group(str(path), mode="r").attrs
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def open(path: str | Path) -> xr.DataTree:
+    """Open a run, lazily.
+
+    Parameters
+    ----------
+    path : str or Path
+        A store that `engine run` wrote, or is still writing.
+
+    Returns
+    -------
+    DataTree
+        Groups `stream` and `solvers/<label>`. Only steps that are complete for every variable are
+        shown.
+
+    Raises
+    ------
+    InputError
+        If there is no run at `path`, or it was written by a newer release.
+    """
+    import xarray as xr
+
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    if not is_store(path):
+        raise InputError(f"{path} is not a run's store: it has no attribute 'format'")
+    attrs: dict[str, Any] = zarr.open_group(str(path), mode="r").attrs.asdict()
+    if int(attrs["format"]) > FORMAT:
+        raise InputError(
+            f"{path} has format {attrs['format']}, this release reads up to {FORMAT}; "
+            "upgrade ttr-engine"
+        )
+    # A store that is still being written, or was cut, has no consolidated metadata.
+    consolidated = attrs["status"] == "complete"
+    tree: xr.DataTree = xr.open_datatree(
+        path, engine="zarr", consolidated=consolidated, chunks=None
+    )
+    committed = int(attrs["committed"])
+    if committed != tree.sizes.get("step", committed):
+        tree = tree.map_over_datasets(
+            lambda ds: ds.isel(step=slice(committed), missing_dims="ignore")
+        )
+    return tree
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """Return what is in a run, as plain values: the facts that `engine show` prints.
+
+    Raises
+    ------
+    InputError
+        If there is no run at `path`.
+    """
+    tree = open(path)
+    variables = {}
+    for node in tree.subtree:
+        for name, x in node.to_dataset(inherit=False).variables.items():
+            sizes = {str(d): n for d, n in x.sizes.items()}
+            full = f"{node.path}/{name}".lstrip("/")
+            variables[full] = {"dims": sizes, "dtype": str(x.dtype), "bytes": int(x.nbytes)}
+    attrs, resolved = tree.attrs, tree.attrs["scenario"]["resolved"]
+    stored = zarr.open_group(str(path), mode="r")["stream/keys"]
+    return {
+        **{key: attrs[key] for key in ("format", "status", "committed", "scenario", "provenance")},
+        "steps": int(stored.shape[0]),  # type: ignore[union-attr]
+        "trials": int(stored.shape[1]),  # type: ignore[union-attr]
+        "solvers": resolved["solvers"],
+        "stream_sha256": tree["stream"].attrs.get("sha256"),
+        "bytes_on_disk": sum(f.stat().st_size for f in Path(path).rglob("*") if f.is_file()),
+        "variables": variables,
+    }

@@ -1,0 +1,85 @@
+"""What a run came to, solver by solver: the table that `engine run` ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.api import Rows
+from engine.loop import Track
+from engine.measure import error_curve
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@dataclass(frozen=True)
+class Row:
+    """One solver of a finished run.
+
+    Parameters
+    ----------
+    solver : str
+        Its label.
+    error : float or None
+        Mean over trials and the last quarter of the steps; None if the run has no steps.
+    error_kind : str
+        "tracking error" or "prediction error".
+    recall : mapping of str to float
+        Per probe, the share of keys that decode to their present binding.
+    diverged_at : int or None
+        First step at which any trial had a non-finite state or read.
+    state_bytes : int
+        Bytes retained per trial at the end.
+    steps_per_second : float
+        Steps of all trials together, per second of this solver's own time.
+    """
+
+    solver: str
+    error: float | None
+    error_kind: str
+    recall: dict[str, float]
+    diverged_at: int | None
+    state_bytes: int
+    steps_per_second: float
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON can hold it."""
+        row = asdict(self)
+        finite = self.error is not None and np.isfinite(self.error)
+        return {**row, "error": self.error if finite else None}
+
+
+def state_bytes(track: Track) -> int:
+    """Return the bytes that a track's state holds per trial (of its longest trial)."""
+    total = 0
+    for x in track.state:
+        array = x.array if isinstance(x, Rows) else x
+        count = int(np.prod(array.shape[1:]))
+        total += count * np.dtype(str(array.dtype).rpartition(".")[2]).itemsize
+    return total
+
+
+def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
+    """Return one row per solver."""
+    steps = run["stream"].sizes["step"]
+    rows = []
+    for track in tracks:
+        curve = error_curve(run, track.label, start=steps - steps // 4 if steps >= 4 else 0)
+        diverged = track.diverged_at[track.diverged_at >= 0]
+        probes = run["probes"].children if "probes" in run.children else {}
+        rows.append(
+            Row(
+                solver=track.label,
+                error=float(np.nanmean(curve.values)) if np.any(~np.isnan(curve.values)) else None,
+                error_kind=str(curve.name),
+                recall={n: float(p[f"{track.label}/recalled"].mean()) for n, p in probes.items()},
+                diverged_at=int(diverged.min()) if diverged.size else None,
+                state_bytes=state_bytes(track),
+                steps_per_second=track.steps / track.seconds if track.seconds else 0.0,
+            )
+        )
+    return rows

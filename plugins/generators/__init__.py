@@ -1,0 +1,1 @@
+"""Generators: one kind of stream, one file."""

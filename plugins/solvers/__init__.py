@@ -1,0 +1,1 @@
+"""Solvers: one rule, one file."""

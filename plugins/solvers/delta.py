@@ -1,0 +1,29 @@
+"""The delta rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.api import Array, Gain, hookimpl
+from engine.linear import LinearRule, Token
+
+
+@dataclass(frozen=True)
+class Delta(LinearRule):
+    """S <- S + beta k (v - S^T k)^T.
+
+    One gradient step on |S^T k - v|^2 / 2 per pair (Widrow and Hoff 1960; Schlag et al. 2021,
+    arXiv:2102.11174). The error is taken before the write. I - beta k k^T contracts iff
+    0 <= beta |k|^2 <= 2; above 1 it over-corrects, beyond 2 it diverges.
+    """
+
+    def token(self, k: Array, v: Array, *, beta: Gain = 1.0) -> Token:
+        """Return w = beta k, addressed by k."""
+        return Token(write=beta * k, value=v, address=k)
+
+
+@hookimpl
+def engine_solvers() -> Mapping[str, type]:
+    """Return the delta rule."""
+    return {"delta": Delta}

@@ -1,0 +1,1 @@
+"""Views: maps of keys and queries."""
