@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import pluggy
@@ -19,8 +19,9 @@ from engine.draws import Channel, Draws, Visits
 from engine.rows import Rows, each_length
 
 __all__ = [
-    "Array", "Channel", "Coefficient", "Decay", "Draws", "Extent", "Gain", "Generator", "KeyDecay",
-    "KeyGain", "Rows", "Solver", "Space", "View", "Visits", "each_length", "hookimpl", "hookspec",
+    "Array", "Card", "Channel", "Coefficient", "Decay", "Draws", "Extent", "Gain", "Generator",
+    "KeyDecay", "KeyGain", "KeyVector", "Rows", "Solver", "Space", "ValueDecay", "ValueGain",
+    "View", "Visits", "each_length", "hookimpl", "hookspec",
 ]  # fmt: skip
 
 Array = Any
@@ -74,6 +75,57 @@ KeyGain = Annotated[Array, Coefficient("key", low=0.0)]
 """A gain per key channel; one number per step is spread over the channels."""
 KeyDecay = Annotated[Array, Coefficient("key", low=0.0, high=1.0)]
 """A decay per key channel; one number per step is spread over the channels."""
+KeyVector = Annotated[Array, Coefficient("key")]
+"""A second vector of the key's length (an erase key, a second query): any finite numbers."""
+ValueGain = Annotated[Array, Coefficient("value", low=0.0)]
+"""A gain per value channel; one number per step is spread over the channels."""
+ValueDecay = Annotated[Array, Coefficient("value", low=0.0, high=1.0)]
+"""A decay per value channel; one number per step is spread over the channels."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a solver is, as the comparison of all solvers prints it: class attribute ``card``.
+
+    Costs are formulas in dk, dv, t (pairs written so far) and the solver's own hyperparameters,
+    such as "2*dk*dv"; `engine.cards.evaluate` computes them. They count real numbers and
+    multiply-adds per trial, leading terms exact.
+
+    Parameters
+    ----------
+    history : str
+        How past pairs are weighted in the fit.
+    model : str
+        Model class of the fit.
+    inner : str
+        What is solved per write, or at the read.
+    order : str
+        What the output of a token sees.
+    error : str
+        Where the error is taken: "before decay", "after decay", "no decay", or "no error".
+    stable : str
+        Range of coefficients in which the state stays bounded.
+    retained : str
+        Numbers kept.
+    write, query : str
+        Multiply-adds per write and per read.
+    lost : str
+        What cannot be reconstructed from the state.
+    diverges : mapping of str to float
+        Coefficients at which repeated unit keys make it diverge; empty if nothing does.
+    """
+
+    history: str
+    model: str
+    inner: str
+    error: str
+    stable: str
+    retained: str
+    write: str
+    query: str
+    lost: str
+    order: str = "after its own write"
+    diverges: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

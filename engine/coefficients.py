@@ -100,11 +100,14 @@ class Binding:
     source : number, list of numbers, array, or one of the forms
         A list is one number per channel of the coefficient's own axis; an array is
         (step, trial, axis), each of its lengths full or 1.
+    along : tuple of str
+        Dims along which an array varies.
     """
 
     name: str
     spec: Coefficient
     source: Any
+    along: tuple[str, ...] = ()
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -118,10 +121,7 @@ class Binding:
             case Channel() | Gate():
                 return ("step", "trial")
             case np.ndarray():
-                dims = ("step", "trial", *(own or ("",)))
-                return tuple(
-                    d for d, n in zip(dims, self.source.shape, strict=True) if d and n != 1
-                )
+                return self.along
             case list():
                 return own
         return ()
@@ -136,7 +136,7 @@ class Binding:
         """
         match self.source:
             case np.ndarray():
-                whole = self.source.shape[0] == 1
+                whole = "step" not in self.along
                 values = (
                     self.source if whole else self.source[tokens.start : tokens.start + len(tokens)]
                 )
@@ -161,7 +161,7 @@ class Binding:
             bad |= values > high
         mask = tokens.arrays.get("mask")
         if mask is not None and mask.size:
-            bad &= mask[..., None]  # what a masked step would use is never used
+            bad = bad & mask[..., None]  # what a masked step would use is never used
         if bad.any():
             step, trial, _ = (int(i) for i in np.argwhere(bad)[0])
             values = np.broadcast_to(values, bad.shape)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 
 class EngineError(Exception):
@@ -33,3 +35,31 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.6)
     listing = f"Known: {', '.join(choices)}" if choices else "None is known"
     return f"did you mean {lowered[close[0]]!r}? {listing}" if close else listing
+
+
+_WORDS = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a table",
+    "finite_number": "must be finite",
+    "float_type": "must be a number",
+    "int_from_float": "must be a whole number",
+    "int_type": "must be a whole number",
+    "list_type": "must be a list",
+    "string_type": "must be a string",
+    "tuple_type": "must be a list",
+}
+
+
+def told(error: Mapping[str, Any]) -> str:
+    """Return what one of pydantic's errors says, in this project's words.
+
+    >>> told({"type": "int_type", "input": "four", "msg": "Input should be a valid integer"})
+    'must be a whole number'
+    """
+    if error["type"] == "literal_error" and isinstance(error["input"], str):
+        choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        return f"no such choice; {nearest(error['input'], choices)}"
+    if error["type"] == "is_instance_of":
+        return f"must be a {error['ctx']['class']}"
+    text = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
+    return _WORDS.get(error["type"]) or re.sub(r"^(Input|List|Tuple) should ", "must ", text)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ConfigDict, ValidationError, create_model
 
 from engine import registry, signatures
@@ -57,7 +58,8 @@ def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any
             raise InputError(f"{info.name} needs {name!r}, which is not given")
     # TOML has no paths: a Path option is a string there.
     given = {
-        n: Path(x) if hints[n] is Path and isinstance(x, str) else x for n, x in options.items()
+        n: Path(x) if hints[n] is Path and isinstance(x, str) else _tuples(x)
+        for n, x in options.items()
     }
     model = create_model(
         info.cls.__name__,
@@ -71,6 +73,12 @@ def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any
         name = str(first["loc"][0])[2:]
         raise InputError(f"{info.name}: {name} = {first['input']!r}: {first['msg']}") from error
     return {n: getattr(valid, f"x_{n}") for n in given}
+
+
+def _tuples(value: Any) -> Any:
+    """Return lists and arrays as tuples: options are frozen, and TOML knows only lists."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    return tuple(_tuples(x) for x in value) if isinstance(value, list) else value
 
 
 def solver(name: str, **hyperparameters: Any) -> Solver:

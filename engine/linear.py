@@ -1,7 +1,8 @@
 """The linear family: one recurrence that every rule with a matrix state is a case of.
 
-S_t = a_t S_{t-1} - e_t (r_t^T S_{t-1}) + w_t v_t^T, read S^T q. A rule states the four coefficients
-as a pure function of its token and inherits the rest.
+S_t = a_t S_{t-1} - e_t (r_t^T S_{t-1}) + w_t v_t^T, read S^T q; with momentum, the last two terms
+pass through U_t = m_t U_{t-1} + (...) first. A rule states its coefficients as a pure function of
+its token and inherits the rest.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ class LinearState(NamedTuple):
     """The fit: S maps keys to values."""
 
     S: Annotated[Array, "key value"]
+
+
+class MomentumState(NamedTuple):
+    """The fit S and its velocity U."""
+
+    S: Annotated[Array, "key value"]
+    U: Annotated[Array, "key value"]
 
 
 class Token(NamedTuple):
@@ -34,6 +42,10 @@ class Token(NamedTuple):
         e: where the erased content is taken from; None means `write`, the delta rules' choice.
     decay : array, shape (..., 1) or (..., key), optional
         a: factor on the rows of S. None: no decay.
+    momentum : array, shape (..., 1), optional
+        m: factor on the velocity, for rules whose state has one.
+    gain : array, shape (..., 1), optional
+        Factor on the velocity as it enters S. None: 1.
     """
 
     write: Array
@@ -41,6 +53,24 @@ class Token(NamedTuple):
     address: Array | None = None
     erase: Array | None = None
     decay: Array | None = None
+    momentum: Array | None = None
+    gain: Array | None = None
+
+
+def change(S: Array, token: Token) -> Array:
+    """Return w v^T - e (r^T S): what a token adds, before decay and momentum."""
+    if token.address is None:
+        return ops.outer(token.write, token.value)
+    old = ops.vecmat(token.address, S)
+    if token.erase is None:
+        return ops.outer(token.write, token.value - old)
+    return ops.outer(token.write, token.value) - ops.outer(token.erase, old)
+
+
+def step(S: Array, token: Token) -> Array:
+    """Return a S + w v^T - e (r^T S): one step of the recurrence without momentum."""
+    kept = S if token.decay is None else ops.scale_rows(token.decay, S)
+    return kept + change(S, token)
 
 
 class LinearRule:
@@ -61,15 +91,23 @@ class LinearRule:
 
     def write(self, s: Any, k: Array, v: Array, **coefficients: Array) -> Any:
         """Return the state after one step of the recurrence."""
-        write, value, address, erase, decay = self.token(k, v, **coefficients)
-        S = s.S if decay is None else ops.scale_rows(decay, s.S)
-        if address is None:
-            return LinearState(S + ops.outer(write, value))
-        old = ops.vecmat(address, s.S)
-        if erase is None:
-            return LinearState(S + ops.outer(write, value - old))
-        return LinearState(S - ops.outer(erase, old) + ops.outer(write, value))
+        return LinearState(step(s.S, self.token(k, v, **coefficients)))
 
     def read(self, s: Any, q: Array) -> Array:
         """Return S^T q."""
         return ops.vecmat(q, s.S)
+
+
+class MomentumRule(LinearRule):
+    """Base of linear rules with a velocity: U <- m U + change, S <- a S + gain U."""
+
+    def init(self, space: Space) -> Any:
+        """Return S = 0, U = 0."""
+        return MomentumState(space.zeros("key value"), space.zeros("key value"))
+
+    def write(self, s: Any, k: Array, v: Array, **coefficients: Array) -> Any:
+        """Return the state after one step of the recurrence."""
+        token = self.token(k, v, **coefficients)
+        U = ops.scale_rows(token.momentum, s.U) + change(s.S, token)
+        kept = s.S if token.decay is None else ops.scale_rows(token.decay, s.S)
+        return MomentumState(kept + (U if token.gain is None else ops.scale_rows(token.gain, U)), U)

@@ -117,21 +117,32 @@ class Track:
         self.diverged_at = np.full(self.trials, -1, dtype=np.int64)
         self.state_dims = self._check()
         declared = signatures.coefficients(type(solver))
-        self._reads = [name for name, d in declared.items() if "read" in d.methods]
-        self._writes = [name for name, d in declared.items() if d.methods - {"read"}]
+        given = [(name, d.methods) for name, d in declared.items() if name in bindings]
+        self._reads = [name for name, methods in given if "read" in methods]
+        self._writes = [name for name, methods in given if methods - {"read"}]
 
     def _check(self) -> dict[str, tuple[str, ...]]:
-        dims = signatures.state_dims(type(self.state))
+        """Check shapes against declared dims, learn the sizes of dims that the rule brings."""
+        rule, dims = type(self.solver).__name__, signatures.state_dims(type(self.state))
         for name, array in zip(self.state._fields, self.state, strict=True):
             if isinstance(array, Rows):
                 continue
             shape = tuple(array.shape)
-            sizes = {**dict(zip(dims[name], shape[1:], strict=False)), **self.sizes}
-            wanted = (self.trials, *(sizes.get(d.removesuffix("_2"), "?") for d in dims[name]))
+            for dim, n in zip(dims[name], shape[1:], strict=False):
+                self.sizes.setdefault(dim.removesuffix("_2"), n)
+            wanted = (self.trials, *(self.sizes.get(d.removesuffix("_2")) for d in dims[name]))
             if shape != wanted:
                 raise InputError(
-                    f"{type(self.solver).__name__}.init: {name} has shape {shape}, but its dims "
-                    f"{' '.join(dims[name])!r} and {self.trials} trials say {wanted}"
+                    f"{rule}.init: {name} has shape {shape}, but its dims {' '.join(dims[name])!r} "
+                    f"and {self.trials} trials say {wanted}"
+                )
+        for name, binding in self.bindings.items():
+            axis, source = binding.spec.axis, binding.source
+            width = source.shape[-1] if isinstance(source, np.ndarray) else 1
+            if axis in self.sizes and width not in (1, self.sizes[axis]):
+                raise InputError(
+                    f"{name} has {width} numbers per step, {rule} has {self.sizes[axis]} {axis} "
+                    "channels"
                 )
         return dims
 

@@ -44,7 +44,8 @@ class Rows:
     def __init__(self, array: Array, length: Any = None, _buffer: _Buffer | None = None) -> None:
         full = np.full(array.shape[0], array.shape[1], dtype=np.int64)
         self.length: np.ndarray = full if length is None else np.array(length, dtype=np.int64)
-        self._buffer = _buffer or _Buffer(array, self.length.copy())
+        # A given array is the giver's: every place of it is taken, so appending copies it first.
+        self._buffer = _buffer or _Buffer(array, full)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Rows, (self.array, self.length))
@@ -69,15 +70,39 @@ class Rows:
         buffer.taken = length + 1
         return Rows(buffer.array, length + 1, buffer)
 
+    def map(self, function: Callable[[Array], Array]) -> Rows:
+        """Return rows of their own with `function` applied to all of them: O(rows) work.
+
+        `function` takes and returns an array (trial, row, ...) and must act row by row.
+        """
+        return Rows(function(self.array), self.length)
+
     def where(self, mask: np.ndarray, old: Rows) -> Rows:
         """Return these rows where `mask` (trial,) is true and `old` elsewhere.
 
-        These rows must have come from appending to `old` and be dropped by the caller, as a loop
-        does with a masked write: the places they took are free again.
+        These rows must have come from `old` by `append` or `map` and be dropped by the caller, as a
+        loop does with a masked write: the places they took are free again.
         """
         length = np.where(mask, self.length, old.length)
-        self._buffer.taken = length.copy()
+        if self._buffer is not old._buffer:
+            mixed = self._mixed(mask, old)
+            return Rows(mixed, length, _Buffer(mixed, length.copy()))
+        # Only places that these rows took are freed: one behind `old` may be another state's.
+        freed = ~mask & (self.length > old.length)
+        self._buffer.taken = np.where(freed, old.length, self._buffer.taken)
         return Rows(self._buffer.array, length, self._buffer)
+
+    def _mixed(self, mask: np.ndarray, old: Rows) -> Array:
+        """Return one array whose trials come from these rows or from the old ones."""
+        new, past = self.array, old.array
+        xp = array_namespace(new)
+        device = getattr(new, "device", None)
+        shape = (new.shape[0], max(new.shape[1], past.shape[1]), *new.shape[2:])
+        mixed = xp.zeros(shape, dtype=new.dtype, device=device)
+        for trial, from_new in enumerate(mask.tolist()):
+            rows = new if from_new else past
+            mixed[trial, : rows.shape[1], ...] = rows[trial, ...]
+        return mixed
 
 
 def each_length(read: Callable[..., Array], rows: Rows, *arrays: Array | Rows) -> Array:
@@ -95,16 +120,18 @@ def each_length(read: Callable[..., Array], rows: Rows, *arrays: Array | Rows) -
     Trials of unequal length are read one by one, exactly as each would be alone: padding never
     enters a sum, so a trial's bits do not depend on its neighbours.
     """
-    length = rows.length
-    if np.all(length == length[0]):
-        return read(*(x.array if isinstance(x, Rows) else x for x in (rows, *arrays)))
+    given = (rows, *arrays)
+    if all(np.all(x.length == x.length[0]) for x in given if isinstance(x, Rows)):
+        return read(*(x.array if isinstance(x, Rows) else x for x in given))
     parts = []
-    for b, n in enumerate(length.tolist()):
+    for b in range(len(rows.length)):
         parts.append(
             read(
                 *(
-                    x._buffer.array[b : b + 1, :n, ...] if isinstance(x, Rows) else x[b : b + 1]
-                    for x in (rows, *arrays)
+                    x._buffer.array[b : b + 1, : int(x.length[b]), ...]
+                    if isinstance(x, Rows)
+                    else x[b : b + 1, ...]
+                    for x in given
                 )
             )
         )

@@ -243,8 +243,10 @@ def _entry(label: str, options: dict[str, Any]) -> tuple[Entry, dict[str, Any]]:
     bindings = {}
     for coefficient, d in declared.items():
         value = options.get(coefficient, d.default)
-        if value is None:
+        if value is None and d.required:
             raise InputError(f"{coefficient}: missing; {name} needs it at every step")
+        if value is None:
+            continue
         with _at(f"{coefficient} = {value!r}"):
             bindings[coefficient] = coefficients.parse(coefficient, d.spec, value)
         resolved[coefficient] = _plain(value)

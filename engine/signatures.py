@@ -12,11 +12,16 @@ from engine.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """A coefficient that a method takes: what it may be and what it is when not given."""
+    """A coefficient that a method takes: what it may be and what it is when not given.
+
+    `default` is None for one that must be given, and for an optional one, whose own default is
+    None: the method is then called without it.
+    """
 
     spec: Coefficient
     default: float | None
     methods: frozenset[str]
+    required: bool = False
 
 
 def _annotation(hint: Any) -> Coefficient:
@@ -47,8 +52,9 @@ def coefficients(cls: type) -> dict[str, Declared]:
         for name, parameter in inspect.signature(function).parameters.items():
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 continue
-            default = None if parameter.default is parameter.empty else float(parameter.default)
-            new = Declared(_annotation(hints.get(name)), default, frozenset([method]))
+            required = parameter.default is parameter.empty
+            default = None if required or parameter.default is None else float(parameter.default)
+            new = Declared(_annotation(hints.get(name)), default, frozenset([method]), required)
             old = declared.get(name)
             if old and (old.spec, old.default) != (new.spec, new.default):
                 raise InputError(f"{cls.__name__}: write and read declare {name!r} differently")

@@ -208,10 +208,12 @@ def _bindings(
     bindings = {}
     for name, d in declared.items():
         value = given.get(name, d.default)
-        if value is None:
+        if value is None and d.required:
             raise InputError(f"{type(rule).__name__} needs the coefficient {name!r}")
-        array = _coefficient(name, value, d.spec.axis, source, trial)
-        bindings[name] = Binding(name, d.spec, array)
+        if value is None:
+            continue
+        array, dims = _coefficient(name, value, d.spec.axis, source, trial)
+        bindings[name] = Binding(name, d.spec, array, dims)
         bindings[name].block(next(source.blocks(source.steps or 1), _nothing(source)))
     return bindings
 
@@ -222,24 +224,34 @@ def _nothing(source: ArraySource) -> Any:
     return Tokens(0, source.sample)
 
 
-def _coefficient(name: str, value: Any, axis: str, source: ArraySource, trial: bool) -> np.ndarray:
-    """Return a coefficient as (step or 1, trial or 1, axis or 1)."""
-    x = _float(_array(name, value, ("step", "trial", *([axis] if axis else []))))
-    steps, trials = source.steps, source.trials
-    named = getattr(value, "dims", None)
-    if x.ndim == 0:
-        return x.reshape(1, 1, 1)
-    lead = x.ndim - 1 if (axis in named if named else axis and x.ndim == 2 + trial) else x.ndim
-    has_trial = trial and lead == 2
-    expected = (steps, trials)[: 1 + has_trial]
-    if lead > 1 + trial or x.shape[:lead] != expected:
+def _coefficient(
+    name: str, value: Any, axis: str, source: ArraySource, trial: bool
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return a coefficient as (step or 1, trial or 1, axis or 1), and the dims it varies along."""
+    every = ("step", *(["trial"] if trial else []), *([axis] if axis else []))
+    if hasattr(value, "dims") and hasattr(value, "transpose"):
+        dims = tuple(d for d in every if d in value.dims)
+        if set(dims) != set(value.dims):
+            raise InputError(f"{name} has dims {tuple(value.dims)}, expected some of {every}")
+        value = value.transpose(*dims).data
+        x = _float(_array(name, value, dims))
+    else:
+        x = _float(_array(name, value, every))
+        # By position: a number, (step,), (step, trial), or all of these with the axis behind.
+        dims = every if x.ndim == len(every) else every[: x.ndim]
+        if axis in dims and x.ndim < len(every):
+            dims = ("?",) * x.ndim
+    sizes = {"step": source.steps, "trial": source.trials}
+    wanted = tuple(sizes.get(d, n) for d, n in zip(dims, x.shape, strict=False))
+    if x.shape != wanted or len(dims) != x.ndim or "?" in dims:
         forms = "a number, (step,)" + (", (step, trial)" if trial else "")
-        forms += f", or these with a trailing {axis!r} axis" if axis else ""
+        forms += f", or ({', '.join(every)})" if axis else ""
         raise InputError(
-            f"{name} has shape {x.shape}, which does not fit {steps} steps"
-            + (f" and {trials} trials" if trial else "") + f"; expected {forms}"
+            f"{name} has shape {x.shape}, which does not fit {source.steps} steps"
+            + (f" and {source.trials} trials" if trial else "") + f"; expected {forms}"
         )  # fmt: skip
-    return x.reshape(steps or 0, trials if has_trial else 1, x.shape[-1] if lead < x.ndim else 1)
+    full = (source.steps or 0 if "step" in dims else 1, source.trials if "trial" in dims else 1)
+    return x.reshape((*full, x.shape[-1] if axis and axis in dims else 1)), dims
 
 
 def _state(state: Any, track: Track, trial: bool) -> dict[str, np.ndarray]:
