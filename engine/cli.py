@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tomllib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engine import plugin_commands
 from engine.errors import InputError, PluginWarning, RunError
+from engine.plugin_commands import AsJson, Assign, PluginsDir, assignment, use_plugins
+from engine.printing import table
 
 if TYPE_CHECKING:
     from engine.experiment import Plan
@@ -26,19 +27,7 @@ app = typer.Typer(
     help="Stream key-value pairs through test-time regression solvers and record every state.",
     no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
 )  # fmt: skip
-plugins = typer.Typer(help="What solvers, generators and views there are.", no_args_is_help=True)
-app.add_typer(plugins, name="plugins")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-PluginsDir = Annotated[
-    Path | None,
-    typer.Option("--plugins-dir", help="Folder of one-file plugins [env: ENGINE_PLUGINS_DIR]."),
-]
-
-
-def _use_plugins(folder: Path | None) -> None:
-    if folder is not None:
-        os.environ["ENGINE_PLUGINS_DIR"] = str(folder)
+app.add_typer(plugin_commands.app, name="plugins")
 
 
 @app.command()
@@ -50,12 +39,7 @@ def run(
         Path | None,
         typer.Option("--out", "-o", help="Where to store it [default: runs/NAME.zarr]."),
     ] = None,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="PATH=VALUE", help="Override a key, as solvers.delta.beta=0.5."
-        ),
-    ] = None,
+    assign: Assign = None,
     seed: Annotated[int | None, typer.Option(help="Override the seed.")] = None,
     trials: Annotated[int | None, typer.Option(help="Override the number of trials.")] = None,
     backend: Annotated[str | None, typer.Option(help="numpy or cupy.")] = None,
@@ -64,13 +48,13 @@ def run(
     plugins_dir: PluginsDir = None,
 ) -> None:
     """Run a scenario, record it, and print what it came to."""
-    _use_plugins(plugins_dir)
+    use_plugins(plugins_dir)
     from engine import experiment, store
     from engine.summary import summarise
 
     given = {"seed": seed, "trials": trials, "backend": backend}
     overrides = {key: value for key, value in given.items() if value is not None}
-    overrides |= dict(_assignment(text) for text in assign or [])
+    overrides |= dict(assignment(text) for text in assign or [])
     plan = experiment.prepare(scenario, overrides)
     path = out or _free(Path("runs"), plan.scenario.name)
     sink = experiment.store_sink(plan, path, force)
@@ -82,17 +66,6 @@ def run(
         print(json.dumps({**facts, "solvers": [row.plain() for row in rows]}))
     else:
         _print_rows(plan, rows, path)
-
-
-def _assignment(text: str) -> tuple[str, Any]:
-    """Split PATH=VALUE; the value is read as TOML, and as a plain string if it is not."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise InputError(f"--set {text!r}: expected PATH=VALUE, as solvers.delta.beta=0.5")
-    try:
-        return key.strip(), tomllib.loads(f"x = {value}")["x"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value
 
 
 def _free(folder: Path, name: str) -> Path:
@@ -133,22 +106,6 @@ def _progress(plan: Plan) -> Iterator[Any]:
         yield watch
 
 
-def _table(title: str, columns: list[str], rows: list[list[str]], right: int = 0) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(
-            column, justify="right" if right and i >= right else "left", overflow="fold"
-        )
-    for row in rows:
-        table.add_row(*row)
-    # In a pipe there is no width to fit: lines must not be cut.
-    Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table)
-
-
 def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
     kinds = sorted({row.error_kind for row in rows})
     probes = list(rows[0].recall)
@@ -172,7 +129,7 @@ def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
     steps, trials = plan.source.steps or 0, plan.source.trials
     print(f"{plan.scenario.name}: {plan.scenario.table.title}")
     print(f"{steps} steps, trials {trials}, seed {plan.scenario.table.seed}")
-    _table("", columns, lines, right=1)
+    table("", columns, lines, right=1)
     print(f"errors: mean over trials and the last {steps // 4 if steps >= 4 else steps} steps")
     print(f"stored in {path}")
 
@@ -202,7 +159,7 @@ def show(
         ]
         for name, v in facts["variables"].items()
     ]
-    _table("", ["variable", "dims", "dtype", "bytes"], rows)
+    table("", ["variable", "dims", "dtype", "bytes"], rows)
     for key, value in facts["provenance"].items():
         if key != "conventions":
             text = (
@@ -225,30 +182,6 @@ def report(
 
     for path in draw(store.open(run), out):
         print(path)
-
-
-@plugins.command("list")
-def list_plugins(as_json: AsJson = False, plugins_dir: PluginsDir = None) -> None:
-    """List every solver, generator and view, broken ones included."""
-    _use_plugins(plugins_dir)
-    from engine import registry
-
-    found = registry.default()
-    infos = [info for kind in registry.KINDS for info in found.names(kind).values()]
-    twice = [
-        [i.name, i.kind, i.source, "NOT USABLE: another plugin has this name"]
-        for i in found.ambiguous()
-    ]
-    broken = [[b.name, "?", b.source, f"NOT LOADED: {b.cause}"] for b in found.broken]
-    rows = [[i.name, i.kind, i.source, i.rule] for i in infos] + twice + broken
-    if as_json:
-        print(
-            json.dumps(
-                [dict(zip(("name", "kind", "source", "rule"), row, strict=True)) for row in rows]
-            )
-        )
-    else:
-        _table("", ["name", "kind", "source", "rule"], rows)
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

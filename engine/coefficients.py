@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from engine.api import Coefficient
-from engine.errors import InputError, nearest
+from engine.errors import InputError, nearest, told
 from engine.sources import Tokens
 
 
@@ -167,7 +167,10 @@ class Binding:
             values = np.broadcast_to(values, bad.shape)
             where = f" at step {tokens.start + step}" if "step" in self.dims else ""
             where += f", trial {trial}" if "trial" in self.dims else ""
-            raise InputError(f"{self.name} = {values[bad][0]:g}{where} must be {self.spec.bounds}")
+            worst = float(values[bad][0])
+            # Never rounded to a number that would be right.
+            shown = f"{worst:g}" if float(f"{worst:g}") == worst else repr(worst)
+            raise InputError(f"{self.name} = {shown}{where} must be {self.spec.bounds}")
 
 
 def parse(name: str, spec: Coefficient, value: Any) -> Binding:
@@ -190,32 +193,50 @@ def parse(name: str, spec: Coefficient, value: Any) -> Binding:
     >>> parse("beta", Coefficient(), {"trials": [0.1, 0.2]}).dims
     ('trial',)
     """
+    value = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
     if isinstance(value, bool) or not isinstance(value, (int, float, list, Mapping)):
         raise InputError(
-            f"{value!r} must be a number or a table such as {{ gate = ..., low = ..., high = ... }}"
+            "must be a number or a table such as { gate = ..., low = ..., high = ... }"
         )
     if isinstance(value, Mapping):
-        kinds = [kind for kind in FORMS if kind in value]
-        if len(kinds) != 1:
-            raise InputError(f"{dict(value)!r} must have exactly one of {', '.join(FORMS)}")
-        try:
-            return Binding(name, spec, FORMS[kinds[0]].model_validate(dict(value)))
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise InputError(f"{field}: {first['msg']} (given {first['input']!r})") from error
+        return Binding(name, spec, _form(value))
     if isinstance(value, list):
         if not spec.axis:
             raise InputError(
-                f"{value!r}: a list is one number per channel, and this coefficient has one number "
-                "per step; for one value per trial write { trials = [...] }"
+                "a list is one number per channel, and this coefficient has one number per step; "
+                "for one value per trial write { trials = [...] }"
             )
         if not all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in value):
-            raise InputError(f"{value!r} must be a list of numbers")
+            raise InputError("must be a list of numbers")
         return Binding(name, spec, [float(x) for x in value])
     if not math.isfinite(value):
-        raise InputError(f"{value!r} must be finite")
+        raise InputError("must be finite")
     return Binding(name, spec, float(value))
+
+
+def _form(table: Mapping[str, Any]) -> Schedule | PerTrial | Channel | Gate:
+    """Return the form that a table stands for; what is misspelt is said before what is missing."""
+    given = {n: x.tolist() if isinstance(x, np.ndarray) else x for n, x in table.items()}
+    kinds = [kind for kind in FORMS if kind in given]
+    if not kinds:
+        hints = [nearest(key, FORMS) for key in given]
+        close = [text for text in hints if text.startswith("did you mean")]
+        raise InputError(f"a table needs one of the forms; {(close or [nearest('', FORMS)])[0]}")
+    if len(kinds) > 1:
+        raise InputError(f"has both {kinds[0]!r} and {kinds[1]!r}; give one of them")
+    form = FORMS[kinds[0]]
+    for key in given:
+        if key not in form.model_fields:
+            advice = nearest(key, form.model_fields)
+            raise InputError(f"{kinds[0]} = {given[kinds[0]]!r} takes no {key!r}; {advice}")
+    try:
+        return form.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "missing":
+            raise InputError(f"{kinds[0]} needs {first['loc'][0]!r} too") from error
+        field = " = ".join([".".join(map(str, first["loc"])), repr(first["input"])])
+        raise InputError(f"{field}: {told(first)}" if first["loc"] else told(first)) from error
 
 
 def check(
@@ -248,11 +269,18 @@ def check(
                     f"{nearest(channel, sides)}"
                 )
         case PerTrial(trials=values) if len(values) != trials:
-            raise InputError(f"{len(values)} values for {trials} trials")
+            raise InputError(
+                f"{len(values)} values for {trials} trials; give one per trial, or set "
+                f"trials = {len(values)} at the top"
+            )
         case list() if axis in sizes and len(source) != sizes[axis]:
             raise InputError(f"{len(source)} values for {sizes[axis]} channels of {axis!r}")
         case Schedule():
             binding.block(Tokens(0, {"keys": np.empty((1, trials, 1))}))
             binding.block(Tokens(source.over, {"keys": np.empty((1, trials, 1))}))
+    if isinstance(source, Gate) and sample[source.gate].dtype == bool:
+        # A bit is 0 or 1, so both ends are known before the first step.
+        for name, end in (("low", source.low), ("high", source.high)):
+            Binding(name, binding.spec, end).block(Tokens(0, {"keys": np.empty((1, 1, 1))}))
     if isinstance(source, (float, list, PerTrial)):
         binding.block(Tokens(0, {"keys": np.empty((1, trials, 1))}))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -22,6 +23,15 @@ class RunError(EngineError, RuntimeError):
 
 class PluginWarning(UserWarning):
     """A plugin could not be loaded; everything else works."""
+
+
+@contextmanager
+def at(where: str) -> Iterator[None]:
+    """Say where an input error arose: its message is preceded by `where`."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
+import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -12,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine import coefficients
 from engine.backend import backend as get_backend
-from engine.errors import InputError
+from engine.errors import InputError, RunError, at
 from engine.loop import Frame, Track, loop
 from engine.probes import Written, ask
 from engine.recorder import MemorySink, Recorder, layout, shard_steps
@@ -55,26 +60,20 @@ def prepare(scenario: str | Path | Mapping[str, Any], overrides: Mapping[str, An
         Before anything is written.
     """
     made = load(scenario, overrides)
-    where = scenario if isinstance(scenario, (str, Path)) else "scenario"
-    try:
-        source = GeneratorSource(made.generator, made.table.seed, made.table.trials, made.steps)
-    except InputError as error:
-        raise InputError(f"{where}: stream: {error}") from error
-    try:
-        backend = get_backend(made.table.backend)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
-    tracks = []
+    table, tracks = made.table, []
+    with at(f"{made.where}: backend = {table.backend!r}"):
+        backend = get_backend(table.backend)
+    with at(f"{made.where}: stream"):
+        source = GeneratorSource(made.generator, table.seed, table.trials, made.steps)
     for label, entry in made.entries.items():
-        track = Track(
-            label, entry.solver, source, entry.bindings, entry.view, backend, made.table.dtype
-        )
+        with at(f"{made.where}: solvers.{label}"):
+            track = Track(
+                label, entry.solver, source, entry.bindings, entry.view, backend, table.dtype
+            )
         for name, binding in entry.bindings.items():
-            try:
+            value = made.resolved["solvers"][label][name]
+            with at(f"{made.where}: solvers.{label}.{name} = {value!r}"):
                 coefficients.check(binding, source.sample, source.trials, track.sizes)
-            except InputError as error:
-                value = made.resolved["solvers"][label][name]
-                raise InputError(f"{where}: solvers.{label}.{name} = {value!r}: {error}") from error
         tracks.append(track)
     return Plan(made, source, tracks)
 
@@ -150,19 +149,50 @@ def run(
 
 
 def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
-    """Return a new store for a plan."""
+    """Return a new store for a plan.
+
+    Raises
+    ------
+    InputError
+        If the path is taken, cannot be written, has no room, or is what the stream is read from.
+    """
     from engine.store import ZarrSink, check_free
 
+    steps = _length(plan)
     check_free(path, force)
-    _length(plan)
+    for field in dataclasses.fields(plan.scenario.generator):  # type: ignore[arg-type]
+        given = getattr(plan.scenario.generator, field.name)
+        inside = isinstance(given, Path) and given.resolve().is_relative_to(path.resolve())
+        if inside and path.exists():
+            raise InputError(
+                f"{path} holds what the stream is read from (stream.{field.name} = {given}); "
+                "choose another place"
+            )
     variables = list(layout(plan.source, plan.tracks, plan.scenario.table.record))
-    return ZarrSink(path, shard_steps(variables, _length(plan)), force)
+    _check_room(path, steps, sum(v.row_bytes for v in variables))
+    try:
+        with uninterrupted():
+            return ZarrSink(path, shard_steps(variables, steps), force)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _check_room(path: Path, steps: int, row_bytes: int) -> None:
+    """Refuse a run that does not fit on the disk."""
+    folder = next((p for p in path.absolute().parents if p.is_dir()), Path())
+    free = shutil.disk_usage(folder).free
+    free += sum(f.stat().st_size for f in path.rglob("*") if f.is_file())  # what --force replaces
+    if steps * row_bytes > free:
+        raise InputError(
+            f"{steps:,} steps of {row_bytes:,} bytes do not fit into the {free:,} bytes that are "
+            f'free in {folder}; take fewer steps or trials, or record = "final"'
+        )
 
 
 def _length(plan: Plan) -> int:
     if plan.source.steps is None:
         raise InputError(
-            f"{plan.scenario.name}: stream.steps: missing; this generator is endless, and a "
+            f"{plan.scenario.where}: stream.steps: missing; this generator is endless, and a "
             "recorded run needs a length"
         )
     return plan.source.steps
@@ -174,7 +204,42 @@ def execute(
     """Run a plan into a sink, calling `watch` with every frame."""
     steps, scenario = _length(plan), plan.scenario
     shard = None if isinstance(sink, MemorySink) else sink.shard
-    recorder = Recorder(sink, plan.source, plan.tracks, scenario.table.record, shard)
+    fingerprint, written = Fingerprint(), Written(plan.source)
+    consumers: list[Callable[[Frame], None]] = [watch] if watch else []
+    if scenario.table.probes:
+        consumers.append(written)
+    complete, status, recorder = False, "failed", None
+    try:
+        with uninterrupted():
+            _describe(plan, sink)
+            recorder = Recorder(sink, plan.source, plan.tracks, scenario.table.record, shard)
+        try:
+            for frame in loop(plan.source, plan.tracks, min(BLOCK, max(steps, 1))):
+                fingerprint.update(frame.tokens)
+                with uninterrupted():
+                    recorder.write(frame)
+                for consumer in consumers:
+                    consumer(frame)
+            _probe(plan, recorder, written)
+            complete = True
+        finally:
+            with uninterrupted():
+                recorder.close(complete)
+        sink.describe("stream", {"sha256": fingerprint.hexdigest()})
+        status = "complete"
+    except OSError as error:
+        done = recorder.committed if recorder else 0
+        raise RunError(
+            f"the run could not be written, {done} of {steps} steps are stored: {error}"
+        ) from error
+    finally:
+        with uninterrupted():
+            sink.close(status)
+
+
+def _describe(plan: Plan, sink: MemorySink | ZarrSink) -> None:
+    """Say what is being run before anything of it is stored."""
+    scenario = plan.scenario
     sink.describe("", {
         "scenario": {"name": scenario.name, "text": scenario.text, "resolved": scenario.resolved},
         "provenance": _provenance(scenario),
@@ -186,23 +251,23 @@ def execute(
             "solver": entry.name, "plugin": entry.source, "view": resolved["view"],
             "hyperparameters": hyper, "kernel": track.kernel,
         })  # fmt: skip
-    fingerprint, written = Fingerprint(), Written(plan.source)
-    consumers: list[Callable[[Frame], None]] = [watch] if watch else []
-    if scenario.table.probes:
-        consumers.append(written)
-    status = "failed"
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until a write is whole: cut in the middle, zarr leaves tasks hanging."""
+    old = signal.getsignal(signal.SIGINT)
+    if not callable(old) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[Any] = []
+    signal.signal(signal.SIGINT, lambda *args: caught.append(args))
     try:
-        for frame in loop(plan.source, plan.tracks, min(BLOCK, max(steps, 1))):
-            fingerprint.update(frame.tokens)
-            recorder.write(frame)
-            for consumer in consumers:
-                consumer(frame)
-        _probe(plan, recorder, written)
-        status = "complete"
+        yield
     finally:
-        recorder.close()
-        sink.describe("stream", {"sha256": fingerprint.hexdigest()})
-        sink.close(status)
+        signal.signal(signal.SIGINT, old)
+        if caught:
+            old(*caught[0])
 
 
 def _probe(plan: Plan, recorder: Recorder, written: Written) -> None:

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, ValidationError, create_model
 
 from engine import registry, signatures
 from engine.api import Generator, Solver, View
-from engine.errors import InputError, nearest
+from engine.errors import InputError, nearest, told
 from engine.registry import PluginInfo
 
 
@@ -35,8 +35,12 @@ def build(kind: str, name: str, options: Mapping[str, Any]) -> Any:
     info = registry.default().get(kind, name)
     try:
         return info.cls(**check_options(info, options))
+    except InputError:
+        raise
     except ValueError as error:
-        raise error if isinstance(error, InputError) else InputError(f"{name}: {error}") from error
+        raise InputError(f"{name}: {error}") from error
+    except Exception as error:  # a stranger's check of its options may raise anything
+        raise InputError(f"{name}: {type(error).__name__}: {error}") from error
 
 
 def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +75,7 @@ def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])[2:]
-        raise InputError(f"{info.name}: {name} = {first['input']!r}: {first['msg']}") from error
+        raise InputError(f"{info.name}: {name} = {first['input']!r}: {told(first)}") from error
     return {n: getattr(valid, f"x_{n}") for n in given}
 
 

@@ -124,6 +124,19 @@ class Track:
     def _check(self) -> dict[str, tuple[str, ...]]:
         """Check shapes against declared dims, learn the sizes of dims that the rule brings."""
         rule, dims = type(self.solver).__name__, signatures.state_dims(type(self.state))
+        taken = {"prediction", "output", "diverged_at", "rows", "mask", "step", "trial", "row"}
+        taken = taken.union(self.bindings, *dims.values())
+        for name, own in dims.items():
+            if name in taken:
+                raise InputError(
+                    f"{rule}: the state variable {name!r} has a name that a coefficient, a dim or "
+                    "the host uses; rename it"
+                )
+            if len({"step", "trial", *own}) < 2 + len(own):
+                raise InputError(
+                    f"{rule}: the dims {' '.join(own)!r} of {name} must differ from each other and "
+                    'from step and trial; a second "key" is "key_2"'
+                )
         for name, array in zip(self.state._fields, self.state, strict=True):
             if isinstance(array, Rows):
                 continue
@@ -170,8 +183,7 @@ class Track:
 
         Coefficients of `read` are those of step 0.
         """
-        asked = self.backend.put(queries, self.dtype)
-        asked = self.view.queries(asked) if self.view else asked
+        asked = self._through("queries", self._lend(queries), queries.shape[:2])
         step = Tokens(0, {"keys": queries[:1]})
         reads = {
             name: self._spread(name, self.bindings[name].block(step), 1)[0, ...]
@@ -187,7 +199,10 @@ class Track:
         """Fold a block of tokens into the state and return what happened at every step."""
         began = time.perf_counter()
         with np.errstate(all="ignore"):  # what overflows is found below and named
-            coefficients = {name: b.block(tokens) for name, b in self.bindings.items()}
+            try:
+                coefficients = {name: b.block(tokens) for name, b in self.bindings.items()}
+            except InputError as error:  # a side channel that left the bounds under way
+                raise RunError(f"solver {self.label!r}: {error}") from error
             prediction, output, states = self._steps(tokens, coefficients)
         self._note_divergence(tokens, prediction, output, states)
         elapsed = time.perf_counter() - began
@@ -216,11 +231,12 @@ class Track:
                 reads = {name: spread[name][i, ...] for name in self._reads}
                 writes = {name: spread[name][i, ...] for name in self._writes}
                 _store(prediction, i, self.solver.read(state, keys[i, ...], **reads), "read")
+                skip = mask is not None and not mask[i].all()
+                old = self._copied(state) if skip else state
                 new = self.solver.write(state, keys[i, ...], values[i, ...], **writes)
                 if type(new) is not type(state):
                     raise TypeError(f"write gave {type(new).__name__}, not {type(state).__name__}")
-                skip = mask is not None and not mask[i].all()
-                state = self._select(mask[i], new, state) if mask is not None and skip else new
+                state = self._select(mask[i], new, old) if mask is not None and skip else new
                 _store(output, i, self.solver.read(state, queries[i, ...], **reads), "read")
                 for name, x in zip(state._fields, state, strict=True):
                     if isinstance(x, Rows):
@@ -243,16 +259,33 @@ class Track:
 
     def _put(self, tokens: Tokens) -> tuple[Any, Any, Any]:
         """Return keys, values and queries on the device, keys and queries through the view."""
-        asked = tokens.arrays.get("queries", tokens.arrays["keys"])
-        keys, values, queries = (
-            self.backend.put(x, self.dtype)
-            for x in (tokens.arrays["keys"], tokens.arrays["values"], asked)
-        )
-        return (
-            (self.view(keys), values, self.view.queries(queries))
-            if self.view
-            else (keys, values, queries)
-        )
+        keys, lead = tokens.arrays["keys"], tokens.arrays["keys"].shape[:2]
+        asked = tokens.arrays.get("queries", keys)
+        try:
+            return (
+                self._through("keys", self._lend(keys), lead),
+                self._lend(tokens.arrays["values"]),
+                self._through("queries", self._lend(asked), lead),
+            )
+        except Exception as error:  # a view may raise anything
+            raise RunError(
+                f"the view of solver {self.label!r} failed at steps {tokens.start} to "
+                f"{tokens.start + len(tokens) - 1}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _lend(self, array: np.ndarray) -> Any:
+        """Return a stream's array on the device; on the host nobody can write into it."""
+        return self.backend.put(np.broadcast_to(array, array.shape), self.dtype)
+
+    def _through(self, what: str, x: Any, lead: tuple[int, ...]) -> Any:
+        """Return keys or queries as the solver sees them."""
+        if self.view is None:
+            return x
+        seen = self.view(x) if what == "keys" else self.view.queries(x)
+        shape = (*lead, self.sizes["key"])
+        if tuple(seen.shape) != shape or seen.dtype != x.dtype:
+            raise TypeError(f"{what} became {seen.dtype} {seen.shape}, expected {x.dtype} {shape}")
+        return seen
 
     def _empty(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
         dtype = dtype or self.backend.dtype(self.dtype.name)
@@ -271,29 +304,54 @@ class Track:
         InputError
             If a state variable is missing or has the wrong shape.
         """
-        wanted = {*self.state._fields, *self.recorded()}
-        unknown = sorted(set(arrays) - wanted)
-        fields = {}
+        fields: dict[str, Any] = {}
         for name, x in zip(self.state._fields, self.state, strict=True):
-            if name not in arrays or unknown:
-                wrong = f"unknown {unknown[0]!r}" if unknown else f"no {name!r}"
-                raise InputError(f"state: {wrong}; it must give {', '.join(self.state._fields)}")
-            if isinstance(x, Rows):
-                rows = self.backend.put(np.swapaxes(arrays[name], 0, 1), self.dtype)
-                fields[name] = Rows(rows, arrays.get("rows"))
-            elif arrays[name].shape != x.shape:
+            if name not in arrays:
                 raise InputError(
-                    f"state: {name!r} has shape {arrays[name].shape}, expected {x.shape}"
+                    f"state: no {name!r}; it must give {', '.join(self.state._fields)}"
+                )
+            # A copy: a rule that writes in place must not reach the caller's arrays.
+            array = np.array(arrays[name])
+            if isinstance(x, Rows):
+                fields[name] = self._rows(name, array.swapaxes(0, 1), x, arrays.get("rows"))
+            elif array.shape != tuple(x.shape):
+                raise InputError(
+                    f"state: {name!r} has shape {array.shape}, expected {tuple(x.shape)}"
                 )
             else:
-                fields[name] = self.backend.put(arrays[name], self.backend.get(x).dtype)
+                fields[name] = self.backend.put(array, self.backend.get(x).dtype)
+        lengths = {n: x.length.tolist() for n, x in fields.items() if isinstance(x, Rows)}
+        if len({str(length) for length in lengths.values()}) > 1:
+            raise InputError(f"state: {lengths} must be equal numbers of rows")
         self.state = type(self.state)(**fields)
+
+    def _rows(self, name: str, array: np.ndarray, empty: Rows, held: np.ndarray | None) -> Rows:
+        """Return rows (trial, row, ...) of which each trial holds the first `held` (None: all)."""
+        wanted = (self.trials, *empty.array.shape[2:])
+        if (array.shape[0], *array.shape[2:]) != wanted:
+            found = (array.shape[1], array.shape[0], *array.shape[2:])
+            raise InputError(
+                f"state: {name!r} has shape {found}, expected (rows, {str(wanted)[1:]}"
+            )
+        count = array.shape[1]
+        length = np.full(self.trials, count) if held is None else np.asarray(held)
+        if length.shape != (self.trials,) or np.any((length < 0) | (length > count)):
+            raise InputError(
+                f"state: 'rows' = {length.tolist()} must be {self.trials} counts from 0 to the "
+                f"{count} rows of {name!r}"
+            )
+        return Rows(self.backend.put(array, self.dtype), length)
 
     def _spread(self, name: str, values: np.ndarray, steps: int) -> Any:
         """Return a coefficient on the device, (step, trial, its axis or 1)."""
         axis = self.bindings[name].spec.axis
         width = (self.sizes.get(axis) or values.shape[-1]) if axis else 1
         return self.backend.put(np.broadcast_to(values, (steps, self.trials, width)), self.dtype)
+
+    def _copied(self, state: Any) -> Any:
+        """Return a state that outlives a write in place; rows never change."""
+        xp = self.backend.xp
+        return type(state)(*(x if isinstance(x, Rows) else xp.asarray(x, copy=True) for x in state))
 
     def _select(self, mask: np.ndarray, new: Any, old: Any) -> Any:
         """Return the new state where the mask is true, the old one, bit for bit, elsewhere."""

@@ -69,7 +69,7 @@ def recalled(read: Any, book: Any, wanted: Any) -> Any:
     read : array (..., value), or DataArray with dim value
         What a memory answered.
     book : array (..., entry, value), or DataArray with dims entry and value
-        Every value it might have meant.
+        Every value it might have meant; entries that are not finite are left out.
     wanted : array of int (...)
         Index of the right entry; where it is negative there is none, and the result is NaN.
 
@@ -82,6 +82,7 @@ def recalled(read: Any, book: Any, wanted: Any) -> Any:
         # |x - e|^2 = |x|^2 - 2 x.e + |e|^2, and |x|^2 is the same for every entry.
         distance = np.sum(entries**2, axis=-1) - 2.0 * np.einsum("...v,...ev->...e", x, entries)
         finite = np.isfinite(x).all(-1)
+        distance = np.where(np.isfinite(entries).all(-1), distance, np.inf)
         hit = (np.argmin(np.where(finite[..., None], distance, 0.0), axis=-1) == index) & finite
         return np.where(index < 0, np.nan, hit.astype(np.float64))
 

@@ -44,6 +44,11 @@ def scale_columns(matrix: Array, a: Array) -> Array:
     return matrix * (a[..., None, :] if hasattr(a, "shape") else a)
 
 
+def where(condition: Array, a: Array, b: Array | float) -> Array:
+    """Return `a` where the condition holds and `b` elsewhere."""
+    return array_namespace(a).where(condition, a, b)
+
+
 def divide(a: Array, b: Array) -> Array:
     """Return a / b, and 0 where b is 0: an empty memory reads zeros."""
     xp = array_namespace(a, b)

@@ -23,7 +23,7 @@ class Asked:
     wanted : array of int (query, trial)
         Entry of the book that is bound to it now; -1 where the binding was replaced since.
     book : array (trial, entry, value)
-        Every value that an answer may decode to.
+        Every value that an answer may decode to; NaN marks none.
     """
 
     keys: np.ndarray
@@ -47,20 +47,21 @@ class Written:
         """Keep a frame's pairs."""
         for name, parts in self._kept.items():
             if name in frame.tokens.arrays:
-                parts.append(frame.tokens.arrays[name])
+                # A copy: a generator may use its arrays again for the next block.
+                parts.append(np.array(frame.tokens.arrays[name]))
 
     def asked(self) -> Asked:
         """Return every key written so far, with its present binding."""
         kept = {name: np.concatenate(parts) for name, parts in self._kept.items() if parts}
         keys = kept["keys"]
         steps = np.broadcast_to(np.arange(len(keys))[:, None], keys.shape[:2])
-        latest = _latest(
-            kept.get("key_id", steps), kept.get("mask", np.ones_like(steps, dtype=bool))
-        )
+        written = kept.get("mask", np.ones_like(steps, dtype=bool))
+        latest = _latest(kept.get("key_id", steps), written)
         if "value_book" in self._facts and "value_id" in kept:
             book, entry = self._facts["value_book"], kept["value_id"]
-        else:  # without a book, the values themselves are one, in the order of writing
-            book, entry = np.swapaxes(kept["values"], 0, 1), steps
+        else:  # without a book, the values that were written are one, in the order of writing
+            values = np.where(written[..., None], kept["values"], np.nan)
+            book, entry = np.swapaxes(values, 0, 1), steps
         return Asked(keys, np.where(latest, entry, -1), book)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.api import Rows
 from engine.loop import Frame, Track
-from engine.sources import Source
+from engine.sources import Source, Tokens
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -185,11 +185,11 @@ class Recorder:
             self.put("", axis, (axis,), np.arange(length or 0))
         for name, fact in source.facts.items():
             self.put("stream", name, ("trial", *source.dims[name]), fact)
-        sample = next(iter(source.blocks(1)), None)
-        for track in tracks if sample else ():
+        none = Tokens(0, source.sample)
+        for track in tracks:
             for name, binding in track.bindings.items():
                 if "step" not in binding.dims:
-                    values = binding.recorded(binding.block(sample))  # type: ignore[arg-type]
+                    values = binding.recorded(binding.block(none))
                     self.put(f"solvers/{track.label}", name, binding.dims, values)
 
     def put(self, group: str, name: str, dims: tuple[str, ...], array: np.ndarray) -> None:
@@ -227,12 +227,17 @@ class Recorder:
         self.committed, self._filled = self.committed + self._filled, 0
         self._sink.commit(self.committed)
 
-    def close(self) -> None:
-        """Write the rest, and what is only known at the end."""
+    def close(self, complete: bool = True) -> None:
+        """Write the rest, and what is only known at the end.
+
+        Of a run that was cut short, solvers may be ahead of what was written: no final states.
+        """
         self.flush()
+        final = complete and self._states == "final"
         for track in self._tracks:
             group = f"solvers/{track.label}"
-            self.put(group, "diverged_at", ("trial",), track.diverged_at)
+            known = np.where(track.diverged_at < self.committed, track.diverged_at, -1)
+            self.put(group, "diverged_at", ("trial",), known)
             rows = {
                 n
                 for n, x in zip(track.state._fields, track.state, strict=True)
@@ -241,7 +246,7 @@ class Recorder:
             for name, array in track.arrays().items():
                 if name in rows:
                     self.put(group, name, ("row", "trial", *track.state_dims[name][1:]), array)
-                elif self._states == "final":
+                elif final:
                     self.put(group, name, ("trial", *track.state_dims[name]), array)
-            if rows and self._states == "final":
+            if rows and final:
                 self.put(group, "rows", ("trial",), track.recorded()["rows"])

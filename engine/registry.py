@@ -19,14 +19,28 @@ import pluggy
 
 from engine import api, signatures
 from engine.errors import InputError, PluginWarning, nearest
+from engine.linear import LinearRule
 
 GROUP = "engine.plugins"
 KINDS = {"solver": "engine_solvers", "generator": "engine_generators", "view": "engine_views"}
+OWN = {"solver": ("solver", "view"), "generator": ("generator", "steps"), "view": ("view",)}
+"""Keys of a plugin's table in a scenario that are the host's own."""
+
 _METHODS = {
     "solver": {"init": ["space"], "write": ["s", "k", "v"], "read": ["s", "q"]},
     "generator": {"start": ["draws", "steps"], "draw": ["state", "draws", "steps"]},
     "view": {"__call__": ["x"]},
 }
+_INHERITED: dict[str, dict[str, list[str]]] = {
+    "solver": {},
+    "generator": {"extent": [], "facts": ["state"]},
+    "view": {"queries": ["x"], "size": ["n"]},
+}
+# What a protocol or a base has under these names is a description, not an implementation.
+_STUBS: set[Any] = {
+    api.Solver.init, api.Solver.write, api.Solver.read, api.Generator.start, api.Generator.draw,
+    api.View.__call__, LinearRule.token,
+}  # fmt: skip
 _TAKEN = {"prediction", "output", "diverged_at", "mask", "rows", "step", "trial", "solver", "view"}
 
 
@@ -95,18 +109,20 @@ class Registry:
         if len(infos) == 1:
             return infos[0]
         if infos:
-            both = " and ".join(info.source for info in infos)
-            raise InputError(f"two {kind}s are named {name!r}: from {both}; remove or rename one")
+            every = " and ".join(info.source for info in infos)
+            raise InputError(
+                f"{len(infos)} {kind}s are named {name!r}, from {every}; "
+                "remove or rename all but one"
+            )
         message = f"no {kind} is named {name!r}; {nearest(name, self.names(kind))}"
-        for broken in self.broken:
+        for broken in sorted(self.broken, key=lambda b: b.name != name):
             message += f"\n  not loaded, may have provided it: {broken.name} from {broken.source}: "
             message += broken.cause
         raise InputError(message)
 
     def add_entry_point(self, entry: EntryPoint) -> None:
         """Load one entry point; a failure is recorded and warned about, not raised."""
-        dist = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown distribution"
-        self._add(entry.name, dist, entry.load)
+        self._add(entry.name, _distribution(entry), entry.load)
 
     def add_file(self, path: Path) -> None:
         """Load a one-file plugin; a failure is recorded and warned about, not raised."""
@@ -116,8 +132,8 @@ class Registry:
         plugin = None
         try:
             plugin = load()
-            if plugin in self._manager.get_plugins():
-                return
+            if any(plugin is other for _, other in self._manager.list_name_plugin()):
+                return  # found twice, as through two folders of the path
             infos = self._register(plugin, f"{source}:{name}", source)
         except KeyboardInterrupt:
             raise
@@ -163,6 +179,14 @@ class Registry:
         return infos
 
 
+def _distribution(entry: EntryPoint) -> str:
+    """Return the name and version of the distribution of an entry point."""
+    try:
+        return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown distribution"
+    except Exception as error:  # a stranger's metadata may lack anything
+        return f"a distribution without a name ({error})"
+
+
 def _import_file(path: Path) -> ModuleType:
     name = f"engine_plugin_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -197,21 +221,25 @@ def _entries(kind: str, hook: str, provided: Any, source: str) -> list[PluginInf
                 f"{hook}: {name!r}: decorate {cls.__name__} with @dataclass(frozen=True)"
             )
         _check_methods(kind, cls)
+        _check_options(kind, cls)
         infos.append(PluginInfo(name, kind, cls, source))
     return infos
 
 
 def _check_methods(kind: str, cls: type) -> None:
     """Refuse a class whose methods cannot be called as the host will call them."""
-    for method, wanted in _METHODS[kind].items():
+    own = {"token": ["k", "v"]} if issubclass(cls, LinearRule) else {}
+    for method, wanted in {**own, **_METHODS[kind], **_INHERITED[kind]}.items():
         call = f"{method}({', '.join(['self', *wanted])}{', *, ...' if kind == 'solver' else ''})"
         function = inspect.getattr_static(cls, method, None)
-        if not inspect.isfunction(function):
-            raise InputError(f"{cls.__name__} has no method {call}")
-        try:
-            inspect.signature(function).bind(None, *wanted, **_keywords(function))
-        except TypeError as error:
-            raise InputError(f"{cls.__name__}.{method} must take {call}: {error}") from error
+        if not inspect.isfunction(function) or function in _STUBS:
+            advice = f"; inherit it from engine.api.{kind.title()}"
+            raise InputError(
+                f"{cls.__name__} has no method {call}{advice if method in _INHERITED[kind] else ''}"
+            )
+        _check_call(f"{cls.__name__}.{method}", call, function, wanted)
+    if kind == "generator" and not hasattr(cls, "dims"):
+        raise InputError(f"{cls.__name__} has no dims; inherit it from engine.api.Generator")
     if kind == "solver":
         names = set(signatures.coefficients(cls))
         clash = names & (_TAKEN | set(signatures.options(cls)))
@@ -222,9 +250,30 @@ def _check_methods(kind: str, cls: type) -> None:
             )
 
 
-def _keywords(function: Any) -> dict[str, None]:
+def _check_call(name: str, call: str, function: Any, wanted: list[str]) -> None:
+    """Refuse a method that does not take these arguments, or takes more than keywords beyond."""
     parameters = inspect.signature(function).parameters.values()
-    return {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
+    keywords = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
+    try:
+        bound = inspect.signature(function).bind(None, *wanted, **keywords)
+    except TypeError as error:
+        raise InputError(f"{name} must take {call}: {error}") from error
+    for p in parameters:
+        if p.name not in bound.arguments and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            raise InputError(
+                f"{name} must take {call}: {p.name!r} is never given by position; put it behind a *"
+            )
+
+
+def _check_options(kind: str, cls: type) -> None:
+    """Refuse a class whose options cannot be given in a scenario."""
+    try:
+        signatures.hints(cls)
+    except Exception as error:  # any name in a stranger's annotation may fail to resolve
+        raise InputError(f"{cls.__name__}: cannot read its fields' types: {error}") from error
+    clash = [name for name in signatures.options(cls) if name in OWN[kind]]
+    if clash:
+        raise InputError(f"{cls.__name__}: the name {clash[0]!r} is the host's; rename that option")
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Registry:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine import coefficients, factories, registry, signatures
 from engine.api import Generator, Solver, View
 from engine.coefficients import Binding
-from engine.errors import InputError, nearest
+from engine.errors import InputError, at, nearest, told
 
 Label = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
 
@@ -59,9 +58,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A checked scenario; `resolved` is its complete form, every default filled in."""
+    """A checked scenario; `resolved` is its complete form, every default filled in.
+
+    `where` names it in messages: its file, or "scenario".
+    """
 
     name: str
+    where: str
     text: str
     table: Table
     generator: Generator
@@ -93,28 +96,24 @@ def load(
     InputError
         Naming the file, the key path, the value, and what would be right.
     """
+    registry.default()  # a missing folder of plugins is no fault of the scenario's
     if isinstance(scenario, Mapping):
-        name, where, text, table, folder = (
-            "scenario",
-            "scenario",
-            "",
-            deepcopy(dict(scenario)),
-            Path(),
-        )
+        name, where, text, folder = "scenario", "scenario", "", Path()
+        table = _native(scenario)
     else:
         path = _find(scenario)
         name, where, folder = path.stem, str(path), path.parent
-        text = path.read_text(encoding="utf-8")
-        with _at(where):
+        with at(where):
+            text = _read(path)
             try:
                 table = tomllib.loads(text)
             except tomllib.TOMLDecodeError as error:
                 raise InputError(f"not TOML: {error}") from error
-    for key, value in (overrides or {}).items():
-        with _at(f"override {key} = {value!r}"):
-            _override(table, key, value)
-    with _at(where):
-        return _resolve(name, text, table, folder)
+    with at(where):
+        for key, value in (overrides or {}).items():
+            with at(f"override {key} = {value!r}"):
+                _override(table, key, _native(value))
+        return _resolve(name, where, text, table, folder)
 
 
 def _find(scenario: str | Path) -> Path:
@@ -125,17 +124,31 @@ def _find(scenario: str | Path) -> Path:
     if str(scenario) in known:
         return known[str(scenario)]
     if path.suffix == ".toml" or len(path.parts) > 1:
-        raise InputError(f"scenario file {str(path)!r} does not exist")
-    raise InputError(f"no scenario is named {str(scenario)!r}; {nearest(str(scenario), known)}")
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise InputError(f"scenario file {str(path)!r} {what}")
+    raise InputError(
+        f"no scenario is named {str(scenario)!r}, and there is no such file; "
+        f"{nearest(str(scenario), known)}"
+    )
 
 
-@contextmanager
-def _at(where: str) -> Iterator[None]:
-    """Say where an error arose."""
+def _read(path: Path) -> str:
     try:
-        yield
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+        # Some editors begin a file with a byte order mark, which TOML does not know.
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text, as TOML must be: {error}") from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}") from error
+
+
+def _native(value: Any) -> Any:
+    """Return a copy with the types that TOML has: NumPy's numbers, and tuples, are Python's too."""
+    if isinstance(value, Mapping):
+        return {key: _native(x) for key, x in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_native(x) for x in value]
+    return value.item() if isinstance(value, (np.number, np.bool_)) else value
 
 
 def _override(table: dict[str, Any], key: str, value: Any) -> None:
@@ -147,119 +160,145 @@ def _override(table: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
-def _resolve(name: str, text: str, raw: dict[str, Any], folder: Path) -> Scenario:
+def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path) -> Scenario:
     try:
         table = Table.model_validate(raw)
     except ValidationError as error:
-        raise InputError("\n  ".join(_explain(e) for e in error.errors())) from error
-    with _at("stream"):
-        generator, steps, stream = _stream(table.stream, folder)
+        # What is misspelt comes first: it is often why something else is missing.
+        errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        raise InputError("\n  ".join(_explain(e) for e in errors)) from error
+    clash = sorted({"keys", "wanted"} & set(table.solvers))
+    if clash and table.probes:
+        raise InputError(
+            f"solvers.{clash[0]}: a probe stores {clash[0]!r} beside its answers; rename the label"
+        )
+    generator, steps, stream = _stream(table.stream, folder)
     entries, solvers = {}, {}
     for label, options in table.solvers.items():
-        with _at(f"solvers.{label}"):
-            entries[label], solvers[label] = _entry(label, options)
+        entries[label], solvers[label] = _entry(label, options)
     plain = table.model_dump(exclude={"stream", "solvers"})
     resolved = {**plain, "stream": stream, "solvers": solvers}
-    return Scenario(name, text, table, generator, steps, entries, resolved)
+    return Scenario(name, where, text, table, generator, steps, entries, resolved)
 
 
 def _explain(error: Any) -> str:
-    path = ".".join(str(part) for part in error["loc"] if part != "[key]")
-    value = error["input"]
+    *parents, last = (str(part) for part in error["loc"] if part != "[key]")
+    path, value = ".".join([*parents, last]), error["input"]
     if error["type"] == "extra_forbidden":
-        known = Probe.model_fields if path.startswith("probes.") else Table.model_fields
-        return f"{path} = {value!r}: no such key; {nearest(path.rpartition('.')[2], known)}"
-    if error["type"] == "missing":
+        known = Probe.model_fields if parents else Table.model_fields
+        return f"{path} = {value!r}: no such key; {nearest(last, known)}"
+    if error["type"] == "missing" or path == "solvers" and value == {}:
         return f"{path}: missing; a scenario needs [stream] and [solvers.<label>]"
     if error["type"] == "string_pattern_mismatch":
         return (
-            f"{path}: {value!r} cannot be a label; use letters, digits, '_' and '-', a letter first"
+            f"{'.'.join(parents)}: {value!r} cannot be a label; use letters, digits, '_' and '-', "
+            "a letter first"
         )
-    return f"{path} = {value!r}: {error['msg']}"
+    return f"{path} = {value!r}: {told(error)}"
 
 
-def _take(options: dict[str, Any], key: str, kind: str, default: str | None = None) -> str:
-    value = options.pop(key, default)
-    if value is None:
-        raise InputError(f"{key}: missing; {nearest('', registry.default().names(kind))}")
-    with _at(f"{key} = {value!r}"):
-        if not isinstance(value, str):
-            raise InputError(f"must be a name; {nearest('', registry.default().names(kind))}")
-        registry.default().get(kind, value)
-    return value
+def _take(
+    options: dict[str, Any], where: str, key: str, kind: str, default: str | None = None
+) -> str:
+    """Remove a plugin's name from the options of a table and return it."""
+    names = registry.default().names(kind)
+    if key in options:
+        path = f"{where}.{key} = {options[key]!r}"
+    elif default is not None:
+        path = f"{where} (without a key {key!r}, the label is the name)"
+    else:
+        raise InputError(f"{where}.{key}: missing; {nearest('', names)}")
+    name = options.pop(key, default)
+    with at(path):
+        if not isinstance(name, str):
+            raise InputError(f"must be the name of a {kind}; {nearest('', names)}")
+        registry.default().get(kind, name)
+    return name
 
 
-def _build(kind: str, name: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _build(kind: str, name: str, where: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return a plugin and all its options; an option that is wrong is named with its value."""
     info = registry.default().get(kind, name)
     known = signatures.options(info.cls)
     for option, value in options.items():
-        with _at(f"{option} = {value!r}"):
-            if option not in known:
-                raise InputError(f"{name} takes no {option!r}; {nearest(option, known)}")
-    plugin = factories.build(kind, name, options)
+        if option not in known:
+            advice = nearest(option, [*known, *registry.OWN[kind]])
+            raise InputError(f"{where}.{option} = {value!r}: {name} takes no {option!r}; {advice}")
+    try:
+        plugin = factories.build(kind, name, options)
+    except InputError as error:
+        text = str(error).removeprefix(f"{name}: ")
+        of_option = text.partition(" = ")[0] in known
+        raise InputError(f"{where}.{text}" if of_option else f"{where}: {error}") from error
     return plugin, {n: _plain(getattr(plugin, n)) for n in known}
 
 
 def _plain(value: Any) -> Any:
-    """Return an option as JSON can hold it."""
+    """Return an option as JSON can hold it: what JSON has no form for, as its text."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.kind in "biufU":
+            value = value.tolist()
+        elif isinstance(value, np.ndarray) and value.ndim:
+            return [_plain(x) for x in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(x) for x in value]
     if isinstance(value, Mapping):
         return {str(k): _plain(x) for k, x in value.items()}
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    return str(value)
 
 
 def _stream(options: dict[str, Any], folder: Path) -> tuple[Generator, int | None, dict[str, Any]]:
     options = dict(options)
-    name = _take(options, "generator", "generator")
+    name = _take(options, "stream", "generator", "generator")
     steps = options.pop("steps", None)
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
-        raise InputError(f"steps = {steps!r}: must be a whole number, 0 or more")
+        raise InputError(f"stream.steps = {steps!r}: must be a whole number, 0 or more")
     hints = signatures.hints(registry.default().get("generator", name).cls)
     for option, value in options.items():
         if hints.get(option) is Path and isinstance(value, str):
             # A path in a scenario is relative to the scenario; one given by hand, to where one is.
             beside = folder / value
             options[option] = str(beside if beside.exists() else Path(value))
-    generator, resolved = _build("generator", name, options)
+    generator, resolved = _build("generator", name, "stream", options)
     return generator, steps, {"generator": name, "steps": steps, **resolved}
 
 
 def _entry(label: str, options: dict[str, Any]) -> tuple[Entry, dict[str, Any]]:
-    options = dict(options)
-    name = _take(options, "solver", "solver", default=label)
+    options, where = dict(options), f"solvers.{label}"
+    name = _take(options, where, "solver", "solver", default=label)
     info = registry.default().get("solver", name)
-    view, resolved_view = _view(options.pop("view", None))
+    view, resolved_view = _view(where, options.pop("view", None))
     declared, hyper = signatures.coefficients(info.cls), signatures.options(info.cls)
     for option, value in options.items():
-        with _at(f"{option} = {value!r}"):
-            if option not in declared and option not in hyper:
-                known = [*declared, *hyper, "solver", "view"]
-                raise InputError(f"{name} takes no {option!r}; {nearest(option, known)}")
-    solver, resolved = _build("solver", name, {n: x for n, x in options.items() if n in hyper})
+        if option not in declared and option not in hyper:
+            advice = nearest(option, [*declared, *hyper, *registry.OWN["solver"]])
+            raise InputError(f"{where}.{option} = {value!r}: {name} takes no {option!r}; {advice}")
+    given = {n: x for n, x in options.items() if n in hyper}
+    solver, resolved = _build("solver", name, where, given)
     bindings = {}
     for coefficient, d in declared.items():
         value = options.get(coefficient, d.default)
         if value is None and d.required:
-            raise InputError(f"{coefficient}: missing; {name} needs it at every step")
+            raise InputError(f"{where}.{coefficient}: missing; {name} needs it at every step")
         if value is None:
             continue
-        with _at(f"{coefficient} = {value!r}"):
+        with at(f"{where}.{coefficient} = {value!r}"):
             bindings[coefficient] = coefficients.parse(coefficient, d.spec, value)
         resolved[coefficient] = _plain(value)
     resolved = {"solver": name, "view": resolved_view, **resolved}
     return Entry(name, solver, bindings, view, info.source), resolved
 
 
-def _view(given: Any) -> tuple[View | None, Any]:
+def _view(where: str, given: Any) -> tuple[View | None, Any]:
     """Return the view that a name, or a table with a name under "view", asks for."""
     if given is None:
         return None, None
-    options = dict(given) if isinstance(given, Mapping) else {"view": given}
-    name = _take(options, "view", "view")
-    with _at("view"):
-        made, resolved = _build("view", name, options)
+    if isinstance(given, Mapping):
+        options, where = dict(given), f"{where}.view"
+    else:
+        options = {"view": given}
+    name = _take(options, where, "view", "view")
+    made, resolved = _build("view", name, where, options)
     return made, {"view": name, **resolved}

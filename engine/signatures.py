@@ -53,7 +53,7 @@ def coefficients(cls: type) -> dict[str, Declared]:
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 continue
             required = parameter.default is parameter.empty
-            default = None if required or parameter.default is None else float(parameter.default)
+            default = None if required else _default(f"{cls.__name__}.{method}", parameter)
             new = Declared(_annotation(hints.get(name)), default, frozenset([method]), required)
             old = declared.get(name)
             if old and (old.spec, old.default) != (new.spec, new.default):
@@ -61,6 +61,18 @@ def coefficients(cls: type) -> dict[str, Declared]:
             methods = new.methods | old.methods if old else new.methods
             declared[name] = dataclasses.replace(new, methods=methods)
     return declared
+
+
+def _default(method: str, parameter: inspect.Parameter) -> float | None:
+    given = parameter.default
+    if given is None:
+        return None
+    try:
+        return float(given)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{method}: the default of {parameter.name!r} must be a number, not {given!r}"
+        ) from error
 
 
 def state_dims(state: type) -> dict[str, tuple[str, ...]]:

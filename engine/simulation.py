@@ -136,7 +136,7 @@ def _tokens(keys: Any, values: Any, queries: Any, mask: Any) -> tuple[dict[str, 
     given = {"keys": (keys, "key"), "values": (values, "value"), "queries": (queries, "key")}
     arrays = {}
     for name, (array, last) in given.items():
-        if array is None:
+        if array is None and name == "queries":
             continue
         x = _float(_array(name, array, ("step", "trial", last)))
         if x.ndim not in (2, 3):
@@ -256,24 +256,29 @@ def _coefficient(
 
 def _state(state: Any, track: Track, trial: bool) -> dict[str, np.ndarray]:
     """Return state variables (trial, ...) from a mapping or from the end of another result."""
-    names = {*track.state._fields, *track.recorded()}
+    dims: dict[str, tuple[str, ...]] = {}
+    for name, own in track.state_dims.items():
+        # Rows keep their row axis first, as the stream keeps its step axis first.
+        grows = name not in track.recorded()
+        dims[name] = ("row", "trial", *own[1:]) if grows else ("trial", *own)
+    if "rows" in track.recorded():
+        dims["rows"] = ("trial",)
     if hasattr(state, "data_vars"):
-        if state.sizes.get("step") == 0 and "step" in state[track.state._fields[0]].dims:
+        state = {name: state[name] for name in dims if name in state}
+        if any("step" in x.dims and x.sizes["step"] == 0 for x in state.values()):
             raise InputError("state: the given result has no steps, so no last state")
-        state = {
-            n: state[n].isel(step=-1) if "step" in state[n].dims else state[n]
-            for n in names
-            if n in state
-        }
+        state = {n: x.isel(step=-1) if "step" in x.dims else x for n, x in state.items()}
     if not isinstance(state, Mapping):
         raise InputError(
             f"state must map state variables to arrays, not be a {type(state).__name__}"
         )
-    arrays = {
-        name: host(getattr(x, "data", x) if hasattr(x, "dims") else x) for name, x in state.items()
-    }
-    if trial:
-        return arrays
-    # Rows keep their row axis first, as the stream keeps its step axis first.
-    rows = set(names) - set(track.recorded())
-    return {name: x[:, None] if name in rows else x[None] for name, x in arrays.items()}
+    arrays = {}
+    for name, x in state.items():
+        if name not in dims:
+            raise InputError(f"state: unknown {name!r}; it must give {', '.join(dims)}")
+        array, rank = _array(f"state: {name}", x, dims[name]), len(dims[name]) - (not trial)
+        if array.ndim != rank:
+            wanted = ", ".join(d for d in dims[name] if trial or d != "trial")
+            raise InputError(f"state: {name!r} has shape {array.shape}, expected ({wanted})")
+        arrays[name] = array if trial else np.expand_dims(array, dims[name].index("trial"))
+    return arrays

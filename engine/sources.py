@@ -146,7 +146,8 @@ class GeneratorSource:
         self.trials = (extent.trials or 1) if trials is None else trials
         draws = Draws(seed, self.trials)
         state = self._start(draws)
-        state, self.sample = generator.draw(state, draws, range(0))
+        self.sample: Mapping[str, np.ndarray] = {}
+        state, self.sample = self._draw(state, draws, range(0))
         declared = {**STANDARD, **generator.dims}
         self.dims: dict[str, tuple[str, ...]] = {
             n: tuple(declared.get(n, "").split()) for n in self.sample
@@ -161,6 +162,15 @@ class GeneratorSource:
         except ValueError as error:
             raise InputError(str(error)) from error
 
+    def _draw(self, state: Any, draws: Draws, steps: range) -> tuple[Any, dict[str, np.ndarray]]:
+        try:
+            return self._generator.draw(state, draws, steps)
+        except Exception as error:  # a generator may raise anything
+            raise RunError(
+                f"generator {type(self._generator).__name__.lower()} failed at steps "
+                f"{steps.start} to {steps.stop - 1}: {type(error).__name__}: {error}"
+            ) from error
+
     def _check(self, arrays: Mapping[str, np.ndarray], n: int, name: str) -> None:
         for need in ("keys", "values"):
             if need not in arrays:
@@ -174,6 +184,19 @@ class GeneratorSource:
                     f"generator {name} drew {variable!r} of shape {shape}; expected dims ({dims}) "
                     f"beginning {lead}"
                 )
+            if array.dtype.kind not in ("b" if variable == "mask" else "biuf"):
+                wanted = "bool" if variable == "mask" else "floats, integers or bools"
+                raise RunError(f"generator {name} drew {variable!r} as {array.dtype}, not {wanted}")
+        # A recorder has made room by the block of no steps: nothing may be cast or left out later.
+        for variable in sorted({*arrays, *self.sample}):
+            first, now = (
+                f"{x[variable].dtype} {x[variable].shape[2:]}" if variable in x else "nothing"
+                for x in (self.sample, arrays)
+            )
+            if first != now:
+                raise RunError(
+                    f"generator {name} drew {variable!r} as {now}, but as {first} for no steps"
+                )
 
     def blocks(self, size: int) -> Iterator[Tokens]:
         """Yield blocks of `size` steps, drawn from the start."""
@@ -181,7 +204,7 @@ class GeneratorSource:
         state, start = self._start(draws), 0
         while self.steps is None or start < self.steps:
             stop = start + size if self.steps is None else min(start + size, self.steps)
-            state, arrays = self._generator.draw(state, draws, range(start, stop))
+            state, arrays = self._draw(state, draws, range(start, stop))
             self._check(arrays, stop - start, type(self._generator).__name__.lower())
             yield Tokens(start, arrays)
             start = stop

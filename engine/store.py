@@ -43,6 +43,7 @@ class ZarrSink:
 
     def __init__(self, path: Path, shard: int, force: bool = False) -> None:
         check_free(path, force)
+        path = path.resolve()  # the folder itself, where `path` is a link to one
         if path.exists():
             shutil.rmtree(path)
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -63,6 +63,12 @@ def state_bytes(track: Track) -> int:
     return total
 
 
+def _mean(errors: np.ndarray) -> float | None:
+    known = errors[~np.isnan(errors)]
+    with np.errstate(over="ignore"):  # of a solver on its way to divergence
+        return float(known.mean()) if known.size else None
+
+
 def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
     """Return one row per solver."""
     steps = run["stream"].sizes["step"]
@@ -74,7 +80,7 @@ def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
         rows.append(
             Row(
                 solver=track.label,
-                error=float(np.nanmean(curve.values)) if np.any(~np.isnan(curve.values)) else None,
+                error=_mean(curve.values),
                 error_kind=str(curve.name),
                 recall={n: float(p[f"{track.label}/recalled"].mean()) for n, p in probes.items()},
                 diverged_at=int(diverged.min()) if diverged.size else None,

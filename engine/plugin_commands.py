@@ -1,0 +1,132 @@
+"""`engine plugins`: what there is, how the solvers compare, and whether one keeps the contract."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from engine.errors import InputError, nearest
+from engine.printing import table
+
+if TYPE_CHECKING:
+    from engine.registry import PluginInfo
+
+app = typer.Typer(help="What solvers, generators and views there are.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+PluginsDir = Annotated[
+    Path | None,
+    typer.Option("--plugins-dir", help="Folder of one-file plugins [env: ENGINE_PLUGINS_DIR]."),
+]
+Assign = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Set a value, as solvers.delta.beta=0.5."),
+]
+
+
+def use_plugins(folder: Path | None) -> None:
+    """Let the registry look for one-file plugins in a folder."""
+    if folder is not None:
+        os.environ["ENGINE_PLUGINS_DIR"] = str(folder)
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """Split PATH=VALUE; the value is read as TOML, and as a plain string if it is not."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set {text!r}: expected PATH=VALUE, as solvers.delta.beta=0.5")
+    try:
+        return key.strip(), tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+@app.command("list")
+def list_plugins(
+    compare: Annotated[
+        bool,
+        typer.Option("--table", help="Compare the solvers by what they fit and cost."),
+    ] = False,
+    as_json: AsJson = False,
+    plugins_dir: PluginsDir = None,
+) -> None:
+    """List every solver, generator and view, broken ones included."""
+    use_plugins(plugins_dir)
+    from engine import registry
+
+    found = registry.default()
+    if compare:
+        _compare(list(found.names("solver").values()), as_json)
+        return
+    infos = [info for kind in registry.KINDS for info in found.names(kind).values()]
+    rows = [[i.name, i.kind, i.source, i.rule] for i in infos]
+    for i in found.ambiguous():
+        rows.append([i.name, i.kind, i.source, "NOT USABLE: another plugin has this name"])
+    rows += [[b.name, "?", b.source, f"NOT LOADED: {b.cause}"] for b in found.broken]
+    columns = ["name", "kind", "source", "rule"]
+    if as_json:
+        print(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
+    else:
+        table("", columns, rows)
+
+
+def _compare(infos: list[PluginInfo], as_json: bool) -> None:
+    """Print what every solver's card says."""
+    texts = ("history", "model", "inner", "order", "error", "stable", "lost")
+    costs = ("retained", "write", "query")
+    cards = {info.name: getattr(info.cls, "card", None) for info in infos}
+    if as_json:
+        plain = {
+            name: {key: getattr(card, key) for key in (*texts, *costs)} if card else None
+            for name, card in cards.items()
+        }
+        print(json.dumps(plain))
+        return
+    told = {name: card for name, card in cards.items() if card}
+    rows = [[name, *(getattr(c, key) for key in texts[:-1])] for name, c in told.items()]
+    table("What each solver fits", ["solver", *texts[:-1]], rows)
+    rows = [[name, *(getattr(c, key) for key in costs), c.lost] for name, c in told.items()]
+    columns = ["solver", "numbers retained", "multiply-adds per write", "per read", "lost"]
+    table("What it costs (dk, dv: key and value length; t: pairs written)", columns, rows)
+    silent = sorted(set(cards) - set(told))
+    if silent:
+        print(f"without a card: {', '.join(silent)}")
+
+
+@app.command("check")
+def check(
+    name: Annotated[str, typer.Argument(help="A solver, generator or view.")],
+    assign: Assign = None,
+    plugins_dir: PluginsDir = None,
+) -> None:
+    """Run the contract on a plugin: exit 0 if it keeps it, 1 if not."""
+    use_plugins(plugins_dir)
+    from engine import factories, registry, testing
+
+    found = registry.default()
+    kinds = [kind for kind in registry.KINDS if name in found.names(kind)]
+    if not kinds:
+        known = [n for kind in registry.KINDS for n in found.names(kind)]
+        message = f"no plugin is named {name!r}; {nearest(name, known)}"
+        for b in found.broken:
+            message += f"\n  not loaded: {b.name} from {b.source}: {b.cause}"
+        raise InputError(message)
+    failed = False
+    for kind in kinds:
+        plugin = factories.build(kind, name, dict(assignment(text) for text in assign or []))
+        checks: dict[str, Callable[[Any], list[testing.Outcome]]] = {
+            "solver": testing.check_solver,
+            "generator": testing.check_generator,
+            "view": testing.check_view,
+        }
+        outcomes = checks[kind](plugin)
+        rows = [[o.name, o.result, o.reason] for o in outcomes]
+        table(f"{kind} {name}", ["check", "result", ""], rows)
+        failed |= any(o.result == "failed" for o in outcomes)
+    raise typer.Exit(int(failed))

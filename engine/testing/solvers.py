@@ -1,0 +1,297 @@
+"""The checks of a solver."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine import signatures
+from engine.api import Rows, Solver, Space
+from engine.backend import backend
+from engine.cards import evaluate
+from engine.coefficients import Binding
+from engine.linear import LinearRule
+from engine.loop import Track, loop
+from engine.simulation import simulate
+from engine.sources import ArraySource
+from engine.testing.compare import KEY, STEPS, TRIALS, VALUE, same
+
+
+@dataclass(frozen=True)
+class Example:
+    """Unit keys, values and coefficients inside every bound, the same for a given seed."""
+
+    keys: np.ndarray
+    values: np.ndarray
+    coefficients: dict[str, Any]
+
+    def part(self, steps: slice = slice(None), trials: slice = slice(None)) -> Example:
+        """Return some steps of some trials."""
+        cut = {name: x[steps, trials] for name, x in self.coefficients.items()}
+        return Example(self.keys[steps, trials], self.values[steps, trials], cut)
+
+
+def example(solver: Solver, steps: int = STEPS, trials: int = TRIALS, seed: int = 0) -> Example:
+    """Return an example stream for a solver.
+
+    A coefficient with a default is drawn between half of it and itself; one without, from (0.1,
+    0.9) of its bounds, or as a random unit vector if it has none.
+    """
+    rng = np.random.default_rng(seed)
+    keys = rng.standard_normal((steps, trials, KEY))
+    keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
+    values = rng.standard_normal((steps, trials, VALUE))
+    sizes = _sizes(solver)
+    coefficients: dict[str, Any] = {}
+    for name, d in signatures.coefficients(type(solver)).items():
+        axis = d.spec.axis
+        shape = (steps, trials, *([sizes[axis]] if axis else []))
+        uniform = rng.uniform(size=shape)
+        if d.default is not None:
+            coefficients[name] = d.default * (0.5 + 0.5 * uniform)
+        elif d.spec.low is not None:
+            span = (d.spec.high if d.spec.high is not None else d.spec.low + 1.0) - d.spec.low
+            coefficients[name] = d.spec.low + span * (0.1 + 0.8 * uniform)
+        else:
+            vector = rng.standard_normal(shape)
+            norm = np.linalg.norm(vector, axis=-1, keepdims=True) if axis else np.abs(vector)
+            coefficients[name] = vector / norm
+    return Example(keys, values, coefficients)
+
+
+def _sizes(solver: Solver) -> dict[str, int]:
+    """Return the length of every dim of a solver's state."""
+    state = solver.init(Space({"key": KEY, "value": VALUE}, (TRIALS,), np, np.dtype(np.float64)))
+    sizes = {"key": KEY, "value": VALUE}
+    dims = signatures.state_dims(type(state))
+    for name, x in zip(state._fields, state, strict=True):
+        if not isinstance(x, Rows):
+            sizes |= dict(zip((d.removesuffix("_2") for d in dims[name]), x.shape[1:], strict=True))
+    return sizes
+
+
+def _track(solver: Solver, given: Example, dtype: str = "float64", where: str = "numpy") -> Track:
+    source = ArraySource({"keys": given.keys, "values": given.values})
+    bindings = {
+        name: Binding(
+            name, d.spec, x if x.ndim == 3 else x[..., None],
+            ("step", "trial", *([d.spec.axis] if d.spec.axis else [])),
+        )
+        for (name, x), d in zip(
+            given.coefficients.items(), signatures.coefficients(type(solver)).values(), strict=True
+        )
+    }  # fmt: skip
+    return Track("checked", solver, source, bindings, None, backend(where), dtype)
+
+
+def _run(solver: Solver, given: Example, **options: Any) -> dict[str, np.ndarray]:
+    ds = simulate(solver, given.keys, given.values, **given.coefficients, **options)
+    return {str(name): x.values for name, x in ds.data_vars.items()}
+
+
+def _dims_match(solver: Solver) -> None:
+    given = example(solver)
+    track = _track(solver, given)
+    before = {name: x.shape for name, x in track.recorded().items()}
+    for tokens in ArraySource({"keys": given.keys, "values": given.values}).blocks(STEPS):
+        track.advance(tokens)
+    after = {name: x.shape for name, x in track.recorded().items()}
+    assert before == after, f"shapes of the state change from {before} to {after}"
+
+
+def _inputs_untouched(solver: Solver) -> None:
+    given = example(solver)
+    for x in (given.keys, given.values, *given.coefficients.values()):
+        x.flags.writeable = False
+    track = _track(solver, given)
+    state = track.state
+    row = {name: x[0] if x.ndim == 3 else x[0][..., None] for name, x in given.coefficients.items()}
+    declared = signatures.coefficients(type(solver))
+    writes = {name: x for name, x in row.items() if declared[name].methods - {"read"}}
+    reads = {name: x for name, x in row.items() if "read" in declared[name].methods}
+    for _ in range(2):
+        held = [x for x in state if isinstance(x, np.ndarray)]
+        kept = [x.copy() for x in held]
+        for x in held:
+            x.flags.writeable = False
+        try:
+            new = solver.write(state, given.keys[0], given.values[0], **writes)
+            solver.read(state, given.keys[0], **reads)
+        except ValueError as error:
+            raise AssertionError(f"writes into its inputs or its old state: {error}") from error
+        for x, copy in zip(held, kept, strict=True):
+            assert np.array_equal(x, copy), "the old state changed"
+        state = new
+
+
+def _dtype_kept(solver: Solver) -> None:
+    given = example(solver)
+    for dtype, wanted in (("float32", "float32"), ("float64", "float64"), ("float16", "float32")):
+        keys, values = given.keys.astype(dtype), given.values.astype(dtype)
+        ds = simulate(solver, keys, values, **given.coefficients)
+        found = {str(n): str(x.dtype) for n, x in ds.data_vars.items() if x.dtype.kind == "f"}
+        states = {n: d for n, d in found.items() if n not in given.coefficients and d != wanted}
+        assert not states, f"{dtype} input must give {wanted}, but gives {states}"
+
+
+def _trial_alone(solver: Solver) -> None:
+    given = example(solver)
+    many = _run(solver, given)
+    for b in range(TRIALS):
+        one = _run(solver, given.part(trials=slice(b, b + 1)))
+        for name, x in one.items():
+            axis = 0 if name == "diverged_at" else 1
+            whole = np.take(many[name], [b], axis=axis)
+            same({name: x}, {name: whole}, f"trial {b} alone against in a batch")
+
+
+def _split_anywhere(solver: Solver) -> None:
+    given = example(solver)
+    whole = simulate(solver, given.keys, given.values, **given.coefficients)
+    for at in (1, STEPS // 3, STEPS - 1):
+        first, second = given.part(slice(None, at)), given.part(slice(at, None))
+        head = simulate(solver, first.keys, first.values, **first.coefficients)
+        tail = simulate(solver, second.keys, second.values, state=head, **second.coefficients)
+        for name in whole.data_vars:
+            if "step" in whole[name].dims:
+                joined = np.concatenate([head[name].values, tail[name].values])
+                same({str(name): joined}, {str(name): whole[name].values}, f"split at step {at}")
+
+
+def _mask_keeps_state(solver: Solver) -> None:
+    given = example(solver)
+    mask = np.random.default_rng(1).uniform(size=(STEPS, TRIALS)) < 0.6
+    mask[-1] = False
+    keys, values = given.keys.copy(), given.values.copy()
+    keys[~mask], values[~mask] = np.nan, np.nan
+    coefficients: dict[str, Any] = {name: x.copy() for name, x in given.coefficients.items()}
+    for x in coefficients.values():
+        x[~mask] = np.nan
+    padded = simulate(solver, keys, values, mask=mask, **coefficients)
+    for b in range(TRIALS):
+        part = given.part(trials=slice(b, b + 1)).part(steps=mask[:, b])  # type: ignore[arg-type]
+        alone = simulate(solver, part.keys, part.values, **part.coefficients)
+        for name in alone.data_vars:
+            if "step" in alone[name].dims and name not in coefficients:
+                ours = padded[name].isel(trial=[b]).values[mask[:, b]]
+                same({str(name): ours}, {str(name): alone[name].values}, f"trial {b}, masked")
+        for name in padded.data_vars:
+            if name in ("prediction", "output", *coefficients) or "step" not in padded[name].dims:
+                continue
+            x = padded[name].isel(trial=b).values
+            still = np.flatnonzero(~mask[1:, b]) + 1
+            same({str(name): x[still]}, {str(name): x[still - 1]}, "state at a masked step")
+
+
+def _empty_reads_zeros(solver: Solver) -> None:
+    given = example(solver)
+    first = simulate(solver, given.keys[:1], given.values[:1], **given.part(slice(1)).coefficients)
+    assert not first.prediction.values.any(), f"reads {first.prediction.values[0, 0]}"
+
+
+def _state_pickles(solver: Solver) -> None:
+    given = example(solver)
+    source = ArraySource({"keys": given.keys, "values": given.values})
+    whole, cut = _track(solver, given), _track(solver, given)
+    frames = list(loop(source, [whole], STEPS // 2))
+    blocks = list(source.blocks(STEPS // 2))
+    cut.advance(blocks[0])
+    cut.state = pickle.loads(pickle.dumps(cut.state))
+    trace = cut.advance(blocks[1])
+    same(trace.variables, frames[1].traces["checked"].variables, "after pickling the state")
+
+
+def _strict_arrays(solver: Solver) -> None:
+    given = example(solver)
+    ours, strict = _run(solver, given), _run(solver, given, backend="array_api_strict")
+    for name, x in ours.items():
+        scale = max(1.0, float(np.max(np.abs(x), initial=0.0)))
+        error = float(np.max(np.abs(x - strict[name]), initial=0.0)) / scale
+        # The same float64 operations by another library: rounding, amplified by T steps.
+        assert error < 1e-9, f"{name!r} differs by {error:.3g} between NumPy and array-api-strict"
+
+
+def _cost_as_declared(solver: Solver) -> None:
+    card = getattr(solver, "card", None)
+    if card is None:
+        return  # nothing is declared
+    given = example(solver)
+    track = _track(solver, given)
+    for tokens in ArraySource({"keys": given.keys, "values": given.values}).blocks(STEPS):
+        track.advance(tokens)
+    held = 0
+    for x in track.state:
+        array = x.array if isinstance(x, Rows) else x
+        held += int(np.prod(array.shape[1:]))
+    declared = retained(solver, KEY, VALUE, STEPS)
+    assert held == declared, f"card.retained = {card.retained!r} is {declared}, but it holds {held}"
+    for formula in (card.write, card.query):
+        assert _cost(solver, formula, KEY, VALUE, STEPS) >= 0
+
+
+def _cost(solver: Solver, formula: str, dk: int, dv: int, t: int) -> float:
+    numbers = {
+        name: getattr(solver, name)
+        for name in signatures.options(type(solver))
+        if isinstance(getattr(solver, name), (int, float))
+    }
+    return evaluate(formula, **{**numbers, "dk": dk, "dv": dv, "t": t})
+
+
+def retained(solver: Solver, dk: int, dv: int, t: int) -> float:
+    """Return how many numbers a solver's card says it keeps per trial after t pairs."""
+    return _cost(solver, solver.card.retained, dk, dv, t)  # type: ignore[attr-defined]
+
+
+def _token_is_pure(solver: Solver) -> None:
+    if not isinstance(solver, LinearRule):
+        return  # only the linear family has a fast form, which takes tokens a block at a time
+    given = example(solver)
+    coefficients = {n: x if x.ndim == 3 else x[..., None] for n, x in given.coefficients.items()}
+    taken = signatures.coefficients(type(solver))
+    writes = {n: x for n, x in coefficients.items() if "token" in taken[n].methods}
+    block = solver.token(given.keys, given.values, **writes)
+    for i in range(STEPS):
+        row = {n: x[i] for n, x in writes.items()}
+        one = solver.token(given.keys[i], given.values[i], **row)
+        for name, whole, part in zip(block._fields, block, one, strict=True):
+            if part is not None:
+                same({name: np.asarray(whole[i])}, {name: np.asarray(part)}, "a block of tokens")
+
+
+def _finite_where_stable(solver: Solver) -> None:
+    given = example(solver, steps=200)
+    ds = simulate(solver, given.keys, given.values, **given.coefficients)
+    assert (ds.diverged_at.values == -1).all(), f"diverges at steps {ds.diverged_at.values}"
+    card = getattr(solver, "card", None)
+    if card is None or not card.diverges:
+        return
+    steps = 600
+    keys = np.tile(np.eye(KEY, dtype=np.float32)[0], (steps, 1))
+    given = example(solver, steps=steps)
+    coefficients: dict[str, Any] = {n: x[:, 0] for n, x in given.coefficients.items()}
+    coefficients |= card.diverges
+    ds = simulate(solver, keys, np.ones((steps, VALUE), np.float32), **coefficients)
+    assert int(ds.diverged_at) >= 0, (
+        f"card says that it diverges at {dict(card.diverges)}; it does not"
+    )
+
+
+CHECKS: dict[str, Callable[[Any], None]] = {
+    "dims_match": _dims_match,
+    "inputs_untouched": _inputs_untouched,
+    "dtype_kept": _dtype_kept,
+    "trial_alone": _trial_alone,
+    "split_anywhere": _split_anywhere,
+    "mask_keeps_state": _mask_keeps_state,
+    "empty_reads_zeros": _empty_reads_zeros,
+    "state_pickles": _state_pickles,
+    "strict_arrays": _strict_arrays,
+    "cost_as_declared": _cost_as_declared,
+    "token_is_pure": _token_is_pure,
+    "finite_where_stable": _finite_where_stable,
+}
