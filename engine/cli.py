@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import typer
 from engine import plugin_commands
 from engine.errors import InputError, PluginWarning, RunError
 from engine.plugin_commands import AsJson, Assign, PluginsDir, assignment, use_plugins
-from engine.printing import table
+from engine.printing import print_json, table
 
 if TYPE_CHECKING:
     from engine.experiment import Plan
@@ -58,14 +57,28 @@ def run(
     plan = experiment.prepare(scenario, overrides)
     path = out or _free(Path("runs"), plan.scenario.name)
     sink = experiment.store_sink(plan, path, force)
-    with _progress(plan) as watch:
-        experiment.execute(plan, sink, watch)
+    try:
+        with _progress(plan) as watch:
+            experiment.execute(plan, sink, watch)
+    except RunError as error:
+        raise RunError(f"{error}\n  {_kept(path)}") from error
+    except KeyboardInterrupt:
+        print(f"interrupted: {_kept(path)}", file=sys.stderr)
+        raise
     rows = summarise(store.open(path), plan.tracks)
     if as_json:
         facts = {"store": str(path), "steps": plan.source.steps, "trials": plan.source.trials}
-        print(json.dumps({**facts, "solvers": [row.plain() for row in rows]}))
+        print_json({**facts, "solvers": [row.plain() for row in rows]})
     else:
         _print_rows(plan, rows, path)
+
+
+def _kept(path: Path) -> str:
+    """Say what a run that ended early leaves behind."""
+    from engine import store
+
+    attrs = store.open(path).attrs
+    return f"{path} keeps the first {attrs['committed']} steps, with status {attrs['status']!r}"
 
 
 def _free(folder: Path, name: str) -> Path:
@@ -127,7 +140,7 @@ def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
             ]
         )
     steps, trials = plan.source.steps or 0, plan.source.trials
-    print(f"{plan.scenario.name}: {plan.scenario.table.title}")
+    print(": ".join(filter(None, (plan.scenario.name, plan.scenario.table.title))))
     print(f"{steps} steps, trials {trials}, seed {plan.scenario.table.seed}")
     table("", columns, lines, right=1)
     print(f"errors: mean over trials and the last {steps // 4 if steps >= 4 else steps} steps")
@@ -144,10 +157,11 @@ def show(
 
     facts = store.describe(run)
     if as_json:
-        print(json.dumps(facts))
+        print_json(facts)
         return
     valid = f"{facts['committed']} of {facts['steps']} steps valid"
-    print(f"{facts['scenario']['name']}: {facts['scenario']['resolved']['title']}")
+    told = facts["scenario"]
+    print(": ".join(filter(None, (told["name"], told["resolved"]["title"]))))
     print(f"status {facts['status']}, {valid}, trials {facts['trials']}")
     print(f"{facts['bytes_on_disk']:,} bytes on disk")
     rows = [
@@ -197,6 +211,8 @@ def main() -> None:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except RunError as error:
+    except (RunError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

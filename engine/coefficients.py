@@ -102,12 +102,15 @@ class Binding:
         (step, trial, axis), each of its lengths full or 1.
     along : tuple of str
         Dims along which an array varies.
+    read : bool
+        Whether a read takes it: then it matters at masked steps too, if those are asked.
     """
 
     name: str
     spec: Coefficient
     source: Any
     along: tuple[str, ...] = ()
+    read: bool = False
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -160,7 +163,8 @@ class Binding:
         if high is not None:
             bad |= values > high
         mask = tokens.arrays.get("mask")
-        if mask is not None and mask.size:
+        asked = self.read and "queries" in tokens.arrays
+        if mask is not None and mask.size and not asked:
             bad = bad & mask[..., None]  # what a masked step would use is never used
         if bad.any():
             step, trial, _ = (int(i) for i in np.argwhere(bad)[0])
@@ -173,7 +177,7 @@ class Binding:
             raise InputError(f"{self.name} = {shown}{where} must be {self.spec.bounds}")
 
 
-def parse(name: str, spec: Coefficient, value: Any) -> Binding:
+def parse(name: str, spec: Coefficient, value: Any, read: bool = False) -> Binding:
     """Return the binding that a scenario's value stands for.
 
     Parameters
@@ -182,6 +186,8 @@ def parse(name: str, spec: Coefficient, value: Any) -> Binding:
         The coefficient.
     value : number, list of numbers, or table
         As read from TOML.
+    read : bool
+        Whether a read takes it.
 
     Raises
     ------
@@ -199,7 +205,7 @@ def parse(name: str, spec: Coefficient, value: Any) -> Binding:
             "must be a number or a table such as { gate = ..., low = ..., high = ... }"
         )
     if isinstance(value, Mapping):
-        return Binding(name, spec, _form(value))
+        return Binding(name, spec, _form(value), read=read)
     if isinstance(value, list):
         if not spec.axis:
             raise InputError(
@@ -208,10 +214,10 @@ def parse(name: str, spec: Coefficient, value: Any) -> Binding:
             )
         if not all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in value):
             raise InputError("must be a list of numbers")
-        return Binding(name, spec, [float(x) for x in value])
+        return Binding(name, spec, [float(x) for x in value], read=read)
     if not math.isfinite(value):
         raise InputError("must be finite")
-    return Binding(name, spec, float(value))
+    return Binding(name, spec, float(value), read=read)
 
 
 def _form(table: Mapping[str, Any]) -> Schedule | PerTrial | Channel | Gate:

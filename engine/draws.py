@@ -67,6 +67,13 @@ class Channel:
         diagonal = np.diagonal(r, axis1=-2, axis2=-1)
         return np.asarray(q * np.where(diagonal < 0, -1.0, 1.0)[..., None, :])
 
+    def zipf(self, exponent: float, count: int, n: int) -> np.ndarray:
+        """Draw i of 0 .. count-1 with chance ~ (i + 1)^-exponent, shape (n, trial)."""
+        edges = np.cumsum(np.arange(1.0, count + 1) ** -exponent)
+        # The last edge is 1 exactly and a uniform number is below it.
+        drawn = np.searchsorted(edges / edges[-1], self.uniform(n), side="right")
+        return drawn.astype(np.int64)
+
     def signs(self, n: int, *shape: int) -> np.ndarray:
         """Draw -1 or +1 with equal chance, shape (n, trial, *shape)."""
         return 2.0 * self.integers(2, n, *shape) - 1.0

@@ -27,11 +27,11 @@ class PluginWarning(UserWarning):
 
 @contextmanager
 def at(where: str) -> Iterator[None]:
-    """Say where an input error arose: its message is preceded by `where`."""
+    """Say where an error of ours arose: its message is preceded by `where`."""
     try:
         yield
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+    except EngineError as error:
+        raise type(error)(f"{where}: {error}") from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -55,6 +55,7 @@ _WORDS = {
     "int_from_float": "must be a whole number",
     "int_type": "must be a whole number",
     "list_type": "must be a list",
+    "model_type": "must be a table",
     "string_type": "must be a string",
     "tuple_type": "must be a list",
 }

@@ -20,7 +20,7 @@ from engine.backend import backend as get_backend
 from engine.errors import InputError, RunError, at
 from engine.loop import Frame, Track, loop
 from engine.probes import Written, ask
-from engine.recorder import MemorySink, Recorder, layout, shard_steps
+from engine.recorder import MemorySink, Recorder, block_steps, layout, shard_steps
 from engine.scenario import Scenario, load
 from engine.sources import Fingerprint, GeneratorSource, Source
 
@@ -29,16 +29,13 @@ if TYPE_CHECKING:
 
     from engine.store import ZarrSink
 
-BLOCK = 1024
-"""Most steps per frame of a recorded run. It changes no number."""
-
 CONVENTIONS = {
     "prediction": "the read at k_t from the state before write t",
     "output": "the read at q_t from the state after write t",
     "state": "index t is the state after write t; a fit S is (key, value), its read S^T q",
     "decay": "a plain multiplier in [0, 1]",
     "mask": "a masked step leaves the state bit for bit unchanged; its prediction is NaN",
-    "rows": "a memory that grows holds the first rows[t] rows at step t",
+    "rows": "a memory that grows holds rows[t] rows at step t; they are stored once, as they end",
 }
 
 
@@ -169,12 +166,19 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
                 "choose another place"
             )
     variables = list(layout(plan.source, plan.tracks, plan.scenario.table.record))
-    _check_room(path, steps, sum(v.row_bytes for v in variables))
+    with at(f"{plan.scenario.where}: stream.steps"):
+        _check_room(path, steps, sum(v.row_bytes for v in variables))
+    sink = None
     try:
         with uninterrupted():
-            return ZarrSink(path, shard_steps(variables, steps), force)
+            sink = ZarrSink(path, shard_steps(variables, steps), force)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+    except KeyboardInterrupt:
+        if sink:  # nothing is in it yet
+            shutil.rmtree(path.resolve())
+        raise
+    return sink
 
 
 def _check_room(path: Path, steps: int, row_bytes: int) -> None:
@@ -214,7 +218,7 @@ def execute(
             _describe(plan, sink)
             recorder = Recorder(sink, plan.source, plan.tracks, scenario.table.record, shard)
         try:
-            for frame in loop(plan.source, plan.tracks, min(BLOCK, max(steps, 1))):
+            for frame in loop(plan.source, plan.tracks, block_steps(plan.source, plan.tracks)):
                 fingerprint.update(frame.tokens)
                 with uninterrupted():
                     recorder.write(frame)

@@ -60,11 +60,7 @@ def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any
     for name, field in fields.items():
         if name not in options and signatures.required(field):
             raise InputError(f"{info.name} needs {name!r}, which is not given")
-    # TOML has no paths: a Path option is a string there.
-    given = {
-        n: Path(x) if hints[n] is Path and isinstance(x, str) else _tuples(x)
-        for n, x in options.items()
-    }
+    given = {n: _as(hints[n], x) for n, x in options.items()}
     model = create_model(
         info.cls.__name__,
         __config__=ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=()),
@@ -77,6 +73,14 @@ def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any
         name = str(first["loc"][0])[2:]
         raise InputError(f"{info.name}: {name} = {first['input']!r}: {told(first)}") from error
     return {n: getattr(valid, f"x_{n}") for n in given}
+
+
+def _as(hint: Any, value: Any) -> Any:
+    """Return a value in the form that a field of this type has: TOML knows no paths, no tuples."""
+    if isinstance(value, str) and signatures.takes(hint, Path) and not signatures.takes(hint, str):
+        return Path(value)
+    kept = signatures.takes(hint, list) or signatures.takes(hint, np.ndarray)
+    return value if kept else _tuples(value)
 
 
 def _tuples(value: Any) -> Any:

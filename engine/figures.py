@@ -59,7 +59,10 @@ def report(run: xr.DataTree, folder: Path) -> list[Path]:
         raise InputError("the run has no steps: there is nothing to draw")
     name = run.attrs["scenario"]["name"]
     curves = {label: error_curve(run, label) for label in run["solvers"].children}
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made a folder: {error.strerror}") from error
     picture, table = folder / f"{name}.png", folder / f"{name}.csv"
     probes = run["probes"].children if "probes" in run.children else {}
     figure, panels = plt.subplots(

@@ -111,13 +111,21 @@ class Track:
         self.kernel = "loop"
         self.seconds, self.steps, self.trials = 0.0, 0, source.trials
         key, value = source.sample["keys"].shape[-1], source.sample["values"].shape[-1]
-        self.sizes = {"key": view.size(key) if view else key, "value": value}
-        space = Space(self.sizes, (self.trials,), backend.xp, backend.dtype(dtype), backend.device)
-        self.state = solver.init(space)
+        where = (self.trials,), backend.xp, backend.dtype(dtype), backend.device
+        try:
+            self.sizes = {"key": view.size(key) if view else key, "value": value}
+            self.state = solver.init(Space(self.sizes, *where))
+        except ValueError as error:  # an option that does not fit the stream's sizes
+            raise InputError(str(error)) from error
+        except Exception as error:  # a rule may raise anything
+            raise RunError(
+                f"{type(solver).__name__}.init failed: {type(error).__name__}: {error}"
+            ) from error
         self.diverged_at = np.full(self.trials, -1, dtype=np.int64)
         self.state_dims = self._check()
         declared = signatures.coefficients(type(solver))
         given = [(name, d.methods) for name, d in declared.items() if name in bindings]
+        self._last: dict[str, np.ndarray] = {}
         self._reads = [name for name, methods in given if "read" in methods]
         self._writes = [name for name, methods in given if methods - {"read"}]
 
@@ -181,14 +189,14 @@ class Track:
     def ask(self, queries: np.ndarray) -> np.ndarray:
         """Return the present state's reads at host queries (query, trial, key); nothing changes.
 
-        Coefficients of `read` are those of step 0.
+        Coefficients of `read` are those of the last step.
         """
         asked = self._through("queries", self._lend(queries), queries.shape[:2])
-        step = Tokens(0, {"keys": queries[:1]})
-        reads = {
-            name: self._spread(name, self.bindings[name].block(step), 1)[0, ...]
-            for name in self._reads
-        }
+        first = Tokens(0, {"keys": queries[:1]})
+        reads = {}
+        for name in self._reads:
+            values = self._last[name] if self._last else self.bindings[name].block(first)
+            reads[name] = self._spread(name, values, 1)[0, ...]
         out = self._empty((*queries.shape[:2], self.sizes["value"]))
         with np.errstate(all="ignore"):
             for i in range(len(queries)):
@@ -204,6 +212,8 @@ class Track:
             except InputError as error:  # a side channel that left the bounds under way
                 raise RunError(f"solver {self.label!r}: {error}") from error
             prediction, output, states = self._steps(tokens, coefficients)
+        if len(tokens):
+            self._last = {name: coefficients[name][-1:] for name in self._reads}
         self._note_divergence(tokens, prediction, output, states)
         elapsed = time.perf_counter() - began
         self.seconds, self.steps = self.seconds + elapsed, self.steps + len(tokens)
@@ -243,7 +253,8 @@ class Track:
                         states["rows"][i] = x.length
                     else:
                         _store(states[name], i, x, name)
-        except Exception as error:  # a rule may raise anything; the run says which and where
+        # A rule may raise anything, an exit too; the run says which and where.
+        except (Exception, SystemExit) as error:
             raise RunError(
                 f"solver {self.label!r} failed at step {tokens.start + i}: "
                 f"{type(error).__name__}: {error}"
@@ -275,7 +286,10 @@ class Track:
 
     def _lend(self, array: np.ndarray) -> Any:
         """Return a stream's array on the device; on the host nobody can write into it."""
-        return self.backend.put(np.broadcast_to(array, array.shape), self.dtype)
+        lent = self.backend.put(np.broadcast_to(array, array.shape), self.dtype)
+        if isinstance(lent, np.ndarray):
+            lent.flags.writeable = False
+        return lent
 
     def _through(self, what: str, x: Any, lead: tuple[int, ...]) -> Any:
         """Return keys or queries as the solver sees them."""

@@ -6,6 +6,7 @@ vector and `scale_rows(gamma, S)` takes a scalar or a per-channel decay alike.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -56,6 +57,15 @@ def divide(a: Array, b: Array) -> Array:
     return xp.where(empty, xp.zeros_like(a), a / xp.where(empty, xp.ones_like(b), b))
 
 
+def log(x: Array | float) -> Array | float:
+    """Return log x, and -inf without a warning where x is 0: a decay of 0 is a full reset."""
+    if not hasattr(x, "shape"):
+        return math.log(x) if x else -math.inf
+    xp = array_namespace(x)
+    empty = x == 0
+    return xp.where(empty, xp.full_like(x, -xp.inf), xp.log(xp.where(empty, xp.ones_like(x), x)))
+
+
 def unit(x: Array) -> Array:
     """Return x / |x| along the last axis; zero stays zero, and tiny or huge x stay exact."""
     xp = array_namespace(x)
@@ -66,8 +76,11 @@ def unit(x: Array) -> Array:
 def softmax(scores: Array) -> Array:
     """Return softmax along the last axis, shifted by its maximum so that no exponent overflows.
 
-    A row in which every score is -inf gives zeros: nothing is there to attend to.
+    A row in which every score is -inf gives zeros, and no scores give no weights: nothing is there
+    to attend to.
     """
+    if scores.shape[-1] == 0:
+        return scores
     xp = array_namespace(scores)
     top = xp.max(scores, axis=-1, keepdims=True)
     weight = xp.exp(scores - xp.where(top == -xp.inf, xp.zeros_like(top), top))

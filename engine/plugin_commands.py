@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tomllib
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from engine.errors import InputError, nearest
-from engine.printing import table
+from engine.printing import print_json, table
 
 if TYPE_CHECKING:
     from engine.registry import PluginInfo
@@ -33,6 +32,8 @@ Assign = Annotated[
 def use_plugins(folder: Path | None) -> None:
     """Let the registry look for one-file plugins in a folder."""
     if folder is not None:
+        if not folder.is_dir():
+            raise InputError(f"--plugins-dir {str(folder)!r} is not a folder")
         os.environ["ENGINE_PLUGINS_DIR"] = str(folder)
 
 
@@ -42,9 +43,10 @@ def assignment(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise InputError(f"--set {text!r}: expected PATH=VALUE, as solvers.delta.beta=0.5")
     try:
-        return key.strip(), tomllib.loads(f"x = {value}")["x"]
+        read = tomllib.loads(f"x = {value}")
     except tomllib.TOMLDecodeError:
         return key.strip(), value
+    return key.strip(), read["x"] if len(read) == 1 else value
 
 
 @app.command("list")
@@ -71,7 +73,7 @@ def list_plugins(
     rows += [[b.name, "?", b.source, f"NOT LOADED: {b.cause}"] for b in found.broken]
     columns = ["name", "kind", "source", "rule"]
     if as_json:
-        print(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
         table("", columns, rows)
 
@@ -86,7 +88,7 @@ def _compare(infos: list[PluginInfo], as_json: bool) -> None:
             name: {key: getattr(card, key) for key in (*texts, *costs)} if card else None
             for name, card in cards.items()
         }
-        print(json.dumps(plain))
+        print_json(plain)
         return
     told = {name: card for name, card in cards.items() if card}
     rows = [[name, *(getattr(c, key) for key in texts[:-1])] for name, c in told.items()]

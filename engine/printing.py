@@ -1,8 +1,24 @@
-"""Tables on standard output."""
+"""Tables and JSON on standard output."""
 
 from __future__ import annotations
 
+import json
+import math
 import sys
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, which has no word for numbers that are not finite: they are null."""
+
+    def plain(x: Any) -> Any:
+        if isinstance(x, dict):
+            return {key: plain(y) for key, y in x.items()}
+        if isinstance(x, list):
+            return [plain(y) for y in x]
+        return None if isinstance(x, float) and not math.isfinite(x) else x
+
+    print(json.dumps(plain(value), allow_nan=False))
 
 
 def table(title: str, columns: list[str], rows: list[list[str]], right: int = 0) -> None:
@@ -18,5 +34,5 @@ def table(title: str, columns: list[str], rows: list[list[str]], right: int = 0)
         )
     for row in rows:
         grid.add_row(*row)
-    # In a pipe there is no width to fit: lines must not be cut.
-    Console(width=None if sys.stdout.isatty() else 160, markup=False).print(grid)
+    # In a pipe there is no width to fit: what is one line must stay one line.
+    Console(width=None if sys.stdout.isatty() else 10_000, markup=False).print(grid)

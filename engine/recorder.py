@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 States = Literal["every", "final"]
 SHARD_BYTES = 32 * 2**20
 SHARD_STEPS = 2**16
+BLOCK_STEPS = 2**10
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,11 @@ def shard_steps(variables: Sequence[Variable], steps: int) -> int:
     row = sum(v.row_bytes for v in variables) or 1
     fits = max(1, min(SHARD_BYTES // row, SHARD_STEPS))
     return int(min(2 ** int(math.log2(fits)), 2 ** math.ceil(math.log2(max(steps, 1)))))
+
+
+def block_steps(source: Source, tracks: Sequence[Track]) -> int:
+    """Return how many steps to run at a time: a block holds every state, whatever is recorded."""
+    return min(shard_steps(list(layout(source, tracks, "every")), source.steps or 0), BLOCK_STEPS)
 
 
 class Recorder:

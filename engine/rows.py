@@ -73,9 +73,14 @@ class Rows:
     def map(self, function: Callable[[Array], Array]) -> Rows:
         """Return rows of their own with `function` applied to all of them: O(rows) work.
 
-        `function` takes and returns an array (trial, row, ...) and must act row by row.
+        `function` takes an array (trial, row, ...), void rows included, and returns a new one; it
+        must act row by row.
         """
-        return Rows(function(self.array), self.length)
+        old = self._buffer.array
+        new = function(old)  # with its spare room, so that appending copies nothing
+        if new is old or (isinstance(new, np.ndarray) and np.may_share_memory(new, old)):
+            new = array_namespace(old).asarray(new, copy=True)
+        return Rows(new, self.length, _Buffer(new, self.length.copy()))
 
     def where(self, mask: np.ndarray, old: Rows) -> Rows:
         """Return these rows where `mask` (trial,) is true and `old` elsewhere.

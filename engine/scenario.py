@@ -257,7 +257,7 @@ def _stream(options: dict[str, Any], folder: Path) -> tuple[Generator, int | Non
         raise InputError(f"stream.steps = {steps!r}: must be a whole number, 0 or more")
     hints = signatures.hints(registry.default().get("generator", name).cls)
     for option, value in options.items():
-        if hints.get(option) is Path and isinstance(value, str):
+        if isinstance(value, str) and signatures.takes(hints.get(option), Path):
             # A path in a scenario is relative to the scenario; one given by hand, to where one is.
             beside = folder / value
             options[option] = str(beside if beside.exists() else Path(value))
@@ -285,7 +285,9 @@ def _entry(label: str, options: dict[str, Any]) -> tuple[Entry, dict[str, Any]]:
         if value is None:
             continue
         with at(f"{where}.{coefficient} = {value!r}"):
-            bindings[coefficient] = coefficients.parse(coefficient, d.spec, value)
+            bindings[coefficient] = coefficients.parse(
+                coefficient, d.spec, value, "read" in d.methods
+            )
         resolved[coefficient] = _plain(value)
     resolved = {"solver": name, "view": resolved_view, **resolved}
     return Entry(name, solver, bindings, view, info.source), resolved

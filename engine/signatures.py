@@ -109,6 +109,15 @@ def required(field: dataclasses.Field[Any]) -> bool:
     return field.default is missing and field.default_factory is missing
 
 
+def takes(hint: Any, kind: type) -> bool:
+    """Return whether a field of this type takes a value of `kind`, alone or among others.
+
+    >>> takes(list[int] | None, list), takes(tuple[int, ...], list)
+    (True, False)
+    """
+    return kind in {get_origin(part) or part for part in (hint, *get_args(hint))}
+
+
 def hints(cls: type) -> dict[str, Any]:
     """Return the resolved type of every field of a plugin class."""
     return get_type_hints(cls, include_extras=True)

@@ -13,14 +13,11 @@ from engine.backend import host
 from engine.coefficients import Binding
 from engine.errors import InputError, nearest
 from engine.loop import Track, loop
-from engine.recorder import MemorySink, Recorder, States
+from engine.recorder import MemorySink, Recorder, States, block_steps
 from engine.sources import ArraySource
 
 if TYPE_CHECKING:
     import xarray as xr
-
-BLOCK = 1024
-"""Steps per block of the loop. It changes no number."""
 
 
 def simulate(
@@ -86,6 +83,8 @@ def simulate(
     [1.0, 2.0]
     """
     rule = registry.default().get("solver", solver).cls() if isinstance(solver, str) else solver
+    if isinstance(rule, type) or not all(hasattr(rule, name) for name in ("init", "write", "read")):
+        raise InputError(f"solver = {solver!r} must be a name, or made by engine.solver")
     if record not in ("every", "final"):
         raise InputError(f"record = {record!r}; {nearest(str(record), ['every', 'final'])}")
     arrays, trial = _tokens(keys, values, queries, mask)
@@ -98,7 +97,7 @@ def simulate(
         track.restore(_state(state, track, trial))
     sink = MemorySink()
     recorder = Recorder(sink, source, [track], record)
-    for frame in loop(source, [track], BLOCK):
+    for frame in loop(source, [track], block_steps(source, [track])):
         recorder.write(frame)
     recorder.close()
     ds = sink.dataset(f"solvers/{track.label}")
@@ -213,7 +212,7 @@ def _bindings(
         if value is None:
             continue
         array, dims = _coefficient(name, value, d.spec.axis, source, trial)
-        bindings[name] = Binding(name, d.spec, array, dims)
+        bindings[name] = Binding(name, d.spec, array, dims, "read" in d.methods)
         bindings[name].block(next(source.blocks(source.steps or 1), _nothing(source)))
     return bindings
 

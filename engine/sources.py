@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ STANDARD = {
     "mask": "",
     "target_map": "key value",
 }
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -155,17 +158,30 @@ class GeneratorSource:
         self.facts = {n: np.asarray(x) for n, x in generator.facts(state).items()}
         self.dims.update({n: tuple(declared.get(n, "").split()) for n in self.facts})
         self._check(self.sample, 0, name)
+        for n in (*self.sample, *self.facts):
+            if not _NAME.fullmatch(n) or n in ("step", "trial"):
+                raise InputError(
+                    f"generator {name} draws {n!r}, which cannot name an array; use letters, "
+                    "digits and '_', a letter first, and not step or trial"
+                )
+            if n in self.sample and n in self.facts:
+                raise InputError(f"generator {name} has {n!r} per step and as a fact; rename one")
 
     def _start(self, draws: Draws) -> Any:
         try:
             return self._generator.start(draws, self.steps)
         except ValueError as error:
             raise InputError(str(error)) from error
+        except Exception as error:  # a generator may raise anything
+            name = type(self._generator).__name__.lower()
+            raise RunError(
+                f"generator {name} failed at its start: {type(error).__name__}: {error}"
+            ) from error
 
     def _draw(self, state: Any, draws: Draws, steps: range) -> tuple[Any, dict[str, np.ndarray]]:
         try:
             return self._generator.draw(state, draws, steps)
-        except Exception as error:  # a generator may raise anything
+        except (Exception, SystemExit) as error:  # a generator may raise anything, an exit too
             raise RunError(
                 f"generator {type(self._generator).__name__.lower()} failed at steps "
                 f"{steps.start} to {steps.stop - 1}: {type(error).__name__}: {error}"

@@ -152,12 +152,15 @@ def open(path: str | Path) -> xr.DataTree:
         raise InputError(f"{path} does not exist")
     if not is_store(path):
         raise InputError(f"{path} is not a run's store: it has no attribute 'format'")
-    attrs: dict[str, Any] = zarr.open_group(str(path), mode="r").attrs.asdict()
+    group = zarr.open_group(str(path), mode="r")
+    attrs: dict[str, Any] = group.attrs.asdict()
     if int(attrs["format"]) > FORMAT:
         raise InputError(
             f"{path} has format {attrs['format']}, this release reads up to {FORMAT}; "
             "upgrade ttr-engine"
         )
+    if "scenario" not in attrs or "stream/keys" not in group:
+        raise InputError(f"{path} has no stream: its run was killed, or has only just begun")
     # A store that is still being written, or was cut, has no consolidated metadata.
     consolidated = attrs["status"] == "complete"
     tree: xr.DataTree = xr.open_datatree(

@@ -21,7 +21,10 @@ def test_built_in_solvers_say_what_they_are(name):
 
 
 GENERATORS = [
-    c for name in engine.generators() if name != "stored" for c in generator_checks(engine.generator(name))
+    c
+    for name in engine.generators()
+    if name != "stored"
+    for c in generator_checks(engine.generator(name))
 ]
 
 

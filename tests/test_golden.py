@@ -41,6 +41,7 @@ MLP = {
     **{f"{p}_init": p for p in ("W1", "b1", "W2", "b2")},
 }
 TITANS = {"step_size": "theta", "momentum": "eta", "weight_decay": "alpha"}
+AFTER = {"state": "S", "state_precond": "A", "precond0": "A"}
 PRECONDITIONED = {**DELTA, "log_decay_precond": "gamma_a", "beta_precond": "beta_a"}
 
 RULES = {
@@ -66,12 +67,8 @@ RULES = {
     "gdn2": Rule("gdn2", {**DECAY, "erase_gate": "erase_gate", "write_gate": "write_gate"}),
     "comba": Rule("comba", {**DELTA, "erase_key": "erase_key"}),
     "oja": Rule("oja", {"log_decay_value": "gamma", "beta": "beta"}),
-    "precond_kda": Rule(
-        "preconditioned_kda", PRECONDITIONED, states={"state": "S", "state_precond": "A"}
-    ),
-    "precond_gated_delta": Rule(
-        "preconditioned_gated_delta", PRECONDITIONED, states={"state": "S", "state_precond": "A"}
-    ),
+    "precond_kda": Rule("preconditioned_kda", PRECONDITIONED, states=AFTER),
+    "precond_gated_delta": Rule("preconditioned_gated_delta", PRECONDITIONED, states=AFTER),
     "gsa": Rule(
         "gsa", {**DECAY, "slots": "s"}, states={"state_keys": "Hk", "state": "Hv"}, scale=True
     ),

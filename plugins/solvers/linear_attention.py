@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from engine import ops
-from engine.api import Array, Space, hookimpl
+from engine.api import Array, Card, Space, hookimpl
 
 
 class LinearAttentionState(NamedTuple):
@@ -38,6 +38,17 @@ class LinearAttention:
     normalise: bool = False
     scale: float = 1.0
     eps: float = 0.0
+    card: ClassVar[Card] = Card(
+        history="all pairs alike",
+        model="linear, S^T q, or a weighted mean of the values when normalised",
+        inner="nothing is solved: a sum of k v^T",
+        error="no error",
+        stable="always; S grows with the number of pairs",
+        retained="dk*dv + dk",
+        write="dk*dv",
+        query="dk*dv",
+        lost="single pairs: only their sum is kept",
+    )
 
     def init(self, space: Space) -> LinearAttentionState:
         """Return S = 0, z = 0."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from engine import ops
-from engine.api import Array, Gain, hookimpl
+from engine.api import Array, Card, Gain, hookimpl
 from engine.linear import LinearRule, Token
 
 
@@ -18,6 +19,18 @@ class Longhorn(LinearRule):
     equation 5), so stable for every beta >= 0: along k the eigenvalue is 1 / (1 + beta k.k), in
     (0, 1]. Equals NLMS with unit step and eps = 1 / beta.
     """
+
+    card: ClassVar[Card] = Card(
+        history="recent pairs overwrite older ones along their keys",
+        model="linear, S^T q",
+        inner="exact minimiser of |S - S_old|^2 + beta |S^T k - v|^2 on the newest pair",
+        error="no decay",
+        stable="every beta >= 0",
+        retained="dk*dv",
+        write="2*dk*dv",
+        query="dk*dv",
+        lost="what was erased along a later key",
+    )
 
     def token(self, k: Array, v: Array, *, beta: Gain = 1.0) -> Token:
         """Return w = D k, addressed by k."""

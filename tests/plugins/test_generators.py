@@ -1,20 +1,34 @@
 """Generators: bits that depend on nothing but the seed, and laws that the numbers obey."""
 
 import itertools
-import shutil
 from collections import Counter
 
 import numpy as np
 import pytest
-import xarray as xr
 
 from engine import ops
 from engine.api import Draws
-from engine.plugins.generators import drifting, orthonormal, random, rebinding, stored
+from engine.plugins.generators import (
+    correlated,
+    drifting,
+    function,
+    needle,
+    orthonormal,
+    random,
+    rebinding,
+    recall,
+    recurring,
+    stored,
+)  # fmt: skip
+from engine.plugins.generators.correlated import Correlated
 from engine.plugins.generators.drifting import Drifting
+from engine.plugins.generators.function import Function
+from engine.plugins.generators.needle import Needle
 from engine.plugins.generators.orthonormal import Orthonormal
 from engine.plugins.generators.random import Random
 from engine.plugins.generators.rebinding import Rebinding
+from engine.plugins.generators.recall import Recall
+from engine.plugins.generators.recurring import Recurring
 from engine.plugins.generators.stored import Stored
 
 CASES = {
@@ -28,42 +42,23 @@ CASES = {
     "rebinding": Rebinding(entries=20, rebindings=10, key=32, value=8),
     "rebinding random": Rebinding(entries=20, rebindings=10, key=5, value=8, basis="random"),
     "rebinding chance": Rebinding(entries=6, key=16, value=8, probability=0.3),
+    "recurring": Recurring(entries=30, values="sign"),
+    "correlated": Correlated(value=3),
+    "correlated unit": Correlated(coherence=0.2, unit=True, key=5),
+    "correlated spectrum": Correlated(condition=1e4),
+    "function": Function(),
+    "function sorted": Function(function="runge", order="sorted", period=15),
+    "recall": Recall(pairs=15, queries=185, keys="gaussian"),
+    "needle": Needle(position=5, keys="sign"),
 }
 each_case = pytest.mark.parametrize("generator", CASES.values(), ids=CASES.keys())
-
-
-def drive(generator, steps, *, block=64, trials=3, seed=123, told=True):
-    """Run a generator as a host does; return its per-step arrays and its facts."""
-    draws = Draws(seed, trials)
-    state = generator.start(draws, steps if told else None)
-    parts = []
-    for a in range(0, steps, block):
-        state, out = generator.draw(state, draws, range(a, min(a + block, steps)))
-        parts.append(out)
-    arrays = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-    return arrays, generator.facts(state)
-
-
-def assert_same(got, want):
-    assert got.keys() == want.keys()
-    for name in want:
-        assert got[name].dtype == want[name].dtype, name
-        assert got[name].tobytes() == want[name].tobytes(), name
-
-
-def assert_mean(samples, expected, axis=0, within=4.0):
-    """Assert that a mean lies within 4 standard errors, entry by entry."""
-    samples = np.asarray(samples, dtype=np.float64)
-    error = samples.std(axis=axis, ddof=1) / np.sqrt(samples.shape[axis])
-    deviation = np.abs(samples.mean(axis=axis) - expected)
-    assert (deviation <= within * error + 1e-12).all(), (deviation / error).max()
 
 
 # What may change without changing a bit.
 
 
 @each_case
-def test_bits_do_not_depend_on_blocks_or_length(generator):
+def test_bits_do_not_depend_on_blocks_or_length(drive, assert_same, generator):
     """Same seed, other block size or total length: the same stream (dask issues 719, 1684)."""
     want, facts = drive(generator, 200, block=200)
     for block, steps in itertools.product((1, 7, 64, 1000), (20, 100, 200)):
@@ -75,7 +70,7 @@ def test_bits_do_not_depend_on_blocks_or_length(generator):
 
 @each_case
 @pytest.mark.parametrize("block", [1, 64])
-def test_a_trial_alone_equals_that_trial_in_a_batch(generator, block):
+def test_a_trial_alone_equals_that_trial_in_a_batch(drive, assert_same, generator, block):
     one, one_facts = drive(generator, 100, trials=1, block=block)
     five, five_facts = drive(generator, 100, trials=5)
     assert_same(one, {name: array[:, :1] for name, array in five.items()})
@@ -83,7 +78,7 @@ def test_a_trial_alone_equals_that_trial_in_a_batch(generator, block):
 
 
 @each_case
-def test_nothing_reads_the_global_random_state(generator):
+def test_nothing_reads_the_global_random_state(drive, assert_same, generator):
     np.random.seed(0)
     before = drive(generator, 20)[0]
     np.random.seed(1)
@@ -94,14 +89,14 @@ def test_nothing_reads_the_global_random_state(generator):
 
 
 @each_case
-def test_another_seed_is_another_stream(generator):
+def test_another_seed_is_another_stream(drive, generator):
     a, b = drive(generator, 20)[0], drive(generator, 20, seed=124)[0]
     for name in ("keys", "values"):
         assert not np.array_equal(a[name], b[name])
 
 
 @each_case
-def test_an_empty_block_has_the_right_shapes_and_draws_nothing(generator):
+def test_an_empty_block_has_the_right_shapes_and_draws_nothing(drive, assert_same, generator):
     want = drive(generator, 10, block=10)[0]
     draws = Draws(123, 3)
     state = generator.start(draws, 10)
@@ -116,10 +111,11 @@ def test_an_empty_block_has_the_right_shapes_and_draws_nothing(generator):
 
 
 @each_case
-def test_arrays_are_numpy_of_the_promised_kinds_and_dims(generator):
+def test_arrays_are_numpy_of_the_promised_kinds_and_dims(drive, generator):
     arrays, facts = drive(generator, 12)
     known = {
-        "keys": "key", "values": "value", "target_map": "key value", **generator.dims
+        "keys": "key", "values": "value", "queries": "key", "target_map": "key value",
+        **generator.dims,
     }  # fmt: skip
     for name, array in arrays.items():
         assert type(array) is np.ndarray and array.dtype in (np.float64, np.int64, np.bool_)
@@ -136,11 +132,15 @@ def test_generators_are_equal_and_hashable_by_their_options():
 
 def test_the_hooks_name_every_generator():
     named = {}
-    for module in (random, orthonormal, drifting, rebinding, stored):
+    for module in (
+        random, orthonormal, drifting, rebinding, stored,
+        recurring, correlated, function, recall, needle,
+    ):  # fmt: skip
         named |= module.engine_generators()
     assert named == {
         "random": Random, "orthonormal": Orthonormal, "drifting": Drifting,
-        "rebinding": Rebinding, "stored": Stored,
+        "rebinding": Rebinding, "stored": Stored, "recurring": Recurring,
+        "correlated": Correlated, "function": Function, "recall": Recall, "needle": Needle,
     }  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def correlation(a, b):
     return np.corrcoef(a.ravel(), b.ravel())[0, 1]
 
 
-def test_trials_and_channels_share_no_bit_stream():
+def test_trials_and_channels_share_no_bit_stream(drive):
     """Gaussian keys and values of equal size are the same numbers if their channels are."""
     arrays, _ = drive(Random(keys="gaussian", values="gaussian"), 500, trials=4)
     streams = [arrays[name][:, b] for name in ("keys", "values") for b in range(4)]
@@ -159,13 +159,13 @@ def test_trials_and_channels_share_no_bit_stream():
 
 
 @pytest.mark.parametrize("name", ["random pool", "rebinding random", "rebinding chance"])
-def test_visits_of_trials_are_independent(name):
+def test_visits_of_trials_are_independent(drive, name):
     key_id = drive(CASES[name], 200)[0]["key_id"]
     for a, b in itertools.combinations(range(3), 2):
         assert abs(correlation(key_id[:, a], key_id[:, b])) < 4 / np.sqrt(200)
 
 
-def test_noise_of_the_map_is_not_its_motion_or_its_keys():
+def test_noise_of_the_map_is_not_its_motion_or_its_keys(drive):
     arrays, _ = drive(Drifting(key=1, value=1, noise=1.0, step=0.5), 2000, trials=1)
     w = arrays["target_map"][..., 0]
     noise = arrays["values"] - w * arrays["keys"]
@@ -176,7 +176,7 @@ def test_noise_of_the_map_is_not_its_motion_or_its_keys():
 
 
 @pytest.mark.parametrize("kind", ["unit", "gaussian", "sign"])
-def test_random_vectors_have_second_moment_identity_over_d(kind):
+def test_random_vectors_have_second_moment_identity_over_d(drive, assert_mean, kind):
     arrays, _ = drive(Random(key=4, value=6, keys=kind, values=kind), 1000, trials=10)
     for name, d in (("keys", 4), ("values", 6)):
         x = arrays[name].reshape(-1, d)
@@ -184,18 +184,18 @@ def test_random_vectors_have_second_moment_identity_over_d(kind):
         assert_mean(ops.outer(x, x), np.eye(d) / d)
 
 
-def test_unit_and_sign_vectors_have_norm_one():
+def test_unit_and_sign_vectors_have_norm_one(drive):
     arrays, _ = drive(Random(keys="unit", values="sign", value=9), 100)
     np.testing.assert_allclose(np.linalg.norm(arrays["keys"], axis=-1), 1, rtol=4e-16 * 16)
     np.testing.assert_array_equal(np.abs(arrays["values"]), 1 / 3)
 
 
-def test_gaussian_entries_have_the_fourth_moment_of_a_gaussian():
+def test_gaussian_entries_have_the_fourth_moment_of_a_gaussian(drive, assert_mean):
     keys = drive(Random(key=4, keys="gaussian"), 2000, trials=10)[0]["keys"]
     assert_mean((keys.reshape(-1, 4) * 2) ** 4, 3)
 
 
-def test_random_pairs_are_all_new_without_a_pool():
+def test_random_pairs_are_all_new_without_a_pool(drive):
     arrays, facts = drive(Random(), 50)
     assert facts == {} and Random().dims == {}
     for name in ("key_id", "value_id"):
@@ -204,7 +204,7 @@ def test_random_pairs_are_all_new_without_a_pool():
     assert not arrays["priority"].any()
 
 
-def test_a_pool_is_visited_uniformly_and_repeats_its_pairs():
+def test_a_pool_is_visited_uniformly_and_repeats_its_pairs(drive, assert_mean):
     arrays, facts = drive(Random(pairs=5, key=7, value=6), 2000)
     assert facts["key_book"].shape == (3, 5, 7) and facts["value_book"].shape == (3, 5, 6)
     pair = arrays["key_id"]
@@ -229,14 +229,14 @@ def replay(arrays):
             held[key], last[key] = value, t
 
 
-def test_priority_comes_at_its_rate():
+def test_priority_comes_at_its_rate(drive, assert_mean):
     bits = drive(Random(key=1, value=1, priority=0.25), 2000, trials=5)[0]["priority"]
     assert_mean(bits.ravel(), 0.25)
     assert drive(Random(priority=1.0), 20)[0]["priority"].all()
 
 
 @pytest.mark.parametrize(("steps", "rate", "count"), [(64, 0.25, 16), (10, 0.33, 3), (7, 1.0, 7)])
-def test_exact_priority_has_an_exact_count(steps, rate, count):
+def test_exact_priority_has_an_exact_count(drive, assert_same, steps, rate, count):
     generator = Random(priority=rate, exact=True)
     want = drive(generator, steps)[0]
     assert (want["priority"].sum(axis=0) == count).all()
@@ -247,7 +247,7 @@ def test_exact_priority_has_an_exact_count(steps, rate, count):
         np.testing.assert_array_equal(want[name], plain[name])
 
 
-def test_exact_priority_lies_at_uniform_positions():
+def test_exact_priority_lies_at_uniform_positions(drive, assert_mean):
     bits = drive(Random(key=1, value=1, priority=0.25, exact=True), 8, trials=4000)[0]["priority"]
     assert_mean(bits.T, 0.25)
     # Two of eight: every pair of positions is equally likely.
@@ -265,7 +265,7 @@ def test_exact_priority_without_a_length_is_refused():
 # orthonormal
 
 
-def test_orthonormal_keys_are_orthonormal():
+def test_orthonormal_keys_are_orthonormal(drive):
     arrays, _ = drive(Orthonormal(key=24), 24)
     keys = arrays["keys"].swapaxes(0, 1)
     np.testing.assert_allclose(keys @ keys.swapaxes(1, 2), np.broadcast_to(np.eye(24), (3, 24, 24)),
@@ -275,7 +275,7 @@ def test_orthonormal_keys_are_orthonormal():
 
 
 @pytest.mark.parametrize("source", ["orthonormal", "rebinding"])
-def test_orthonormal_keys_are_haar(source):
+def test_orthonormal_keys_are_haar(drive, assert_mean, source):
     """E[tr Q] = 0 and E[(tr Q)^2] = 1; E[Q_ij] = 0, E[Q_ij^2] = 1/n, E[Q_ij^4] = 3/(n(n+2))."""
     n = 4
     if source == "orthonormal":
@@ -299,7 +299,7 @@ def test_orthonormal_streams_end_after_key_steps():
 
 
 @pytest.mark.parametrize("kind", ["unit", "gaussian", "sign"])
-def test_orthonormal_values_have_second_moment_identity_over_d(kind):
+def test_orthonormal_values_have_second_moment_identity_over_d(drive, assert_mean, kind):
     values = drive(Orthonormal(key=100, value=3, values=kind), 100, trials=50)[0]["values"]
     x = values.reshape(-1, 3)
     assert_mean(ops.outer(x, x), np.eye(3) / 3)
@@ -312,7 +312,7 @@ def test_orthonormal_values_have_second_moment_identity_over_d(kind):
 
 @pytest.mark.parametrize("motion", ["walk", "rotation", "switch"])
 @pytest.mark.parametrize("value", [1, 3])
-def test_values_are_the_map_of_their_own_step(motion, value):
+def test_values_are_the_map_of_their_own_step(drive, motion, value):
     generator = Drifting(motion=motion, value=value, noise=0.0, period=7)
     arrays, _ = drive(generator, 50)
     want = ops.vecmat(arrays["keys"], arrays["target_map"])
@@ -323,12 +323,12 @@ def test_values_are_the_map_of_their_own_step(motion, value):
 
 @pytest.mark.parametrize("motion", ["walk", "rotation", "switch"])
 @pytest.mark.parametrize("key", [2, 8])
-def test_columns_of_the_map_are_unit(motion, key):
+def test_columns_of_the_map_are_unit(drive, motion, key):
     maps = drive(Drifting(motion=motion, key=key, value=5), 300)[0]["target_map"]
     np.testing.assert_allclose(np.linalg.norm(maps, axis=-2), 1, rtol=1e-15 * 8)
 
 
-def test_noise_has_its_standard_deviation():
+def test_noise_has_its_standard_deviation(drive, assert_mean):
     arrays, _ = drive(Drifting(noise=0.1, value=2), 2000, trials=5)
     noise = arrays["values"] - ops.vecmat(arrays["keys"], arrays["target_map"])
     assert_mean(noise.ravel(), 0)
@@ -336,14 +336,14 @@ def test_noise_has_its_standard_deviation():
 
 
 @pytest.mark.parametrize("kind", ["unit", "gaussian", "sign"])
-def test_drifting_keys_have_second_moment_identity_over_d(kind):
+def test_drifting_keys_have_second_moment_identity_over_d(drive, assert_mean, kind):
     x = drive(Drifting(keys=kind, key=3), 1000, trials=5)[0]["keys"].reshape(-1, 3)
     assert_mean(ops.outer(x, x), np.eye(3) / 3)
     if kind != "gaussian":
         np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, rtol=1e-15)
 
 
-def test_a_walk_forgets_at_the_rate_of_its_step():
+def test_a_walk_forgets_at_the_rate_of_its_step(drive, assert_mean):
     """E[w_t | w_s] = rho^(t-s) w_s, rho = E[w.(w + s g) / |w + s g|]: .99686061 here."""
     rho = 0.99686061
     maps = drive(Drifting(value=4, step=0.03), 2000, trials=20)[0]["target_map"]
@@ -354,18 +354,18 @@ def test_a_walk_forgets_at_the_rate_of_its_step():
     assert_mean((maps[0, :, :, 0] * maps[0, :, :, 1]).sum(axis=-1), 0)
 
 
-def test_a_walk_without_steps_stands_still():
+def test_a_walk_without_steps_stands_still(drive):
     maps = drive(Drifting(step=0.0), 50)[0]["target_map"]
     np.testing.assert_allclose(maps, np.broadcast_to(maps[0], maps.shape), rtol=1e-14)
 
 
-def test_motions_start_from_the_same_map():
+def test_motions_start_from_the_same_map(drive):
     first = [drive(Drifting(motion=m), 1)[0]["target_map"] for m in ("walk", "rotation", "switch")]
     np.testing.assert_array_equal(first[0], first[1])
     np.testing.assert_array_equal(first[0], first[2])
 
 
-def test_a_rotation_turns_by_its_angle_and_returns_after_its_period():
+def test_a_rotation_turns_by_its_angle_and_returns_after_its_period(drive):
     """w_s . w_t = cos(angle (t - s)): a plane, a constant speed, and no error that grows."""
     angle = 2 * np.pi / 50
     maps = drive(Drifting(motion="rotation", angle=angle, value=3), 1001)[0]["target_map"]
@@ -376,7 +376,7 @@ def test_a_rotation_turns_by_its_angle_and_returns_after_its_period():
     assert np.linalg.matrix_rank(maps[:, 0, :, 0], tol=1e-9) == 2
 
 
-def test_a_switch_changes_the_whole_map_every_period_and_only_then():
+def test_a_switch_changes_the_whole_map_every_period_and_only_then(drive):
     arrays, _ = drive(Drifting(motion="switch", period=10, value=2), 45)
     maps, switch = arrays["target_map"], arrays["switch"]
     np.testing.assert_array_equal(np.flatnonzero(switch[:, 0]), [10, 20, 30, 40])
@@ -391,7 +391,7 @@ def test_a_switch_changes_the_whole_map_every_period_and_only_then():
 # rebinding
 
 
-def test_each_key_takes_each_of_its_values_once_and_in_order():
+def test_each_key_takes_each_of_its_values_once_and_in_order(drive):
     generator = Rebinding(entries=6, rebindings=5, key=16, value=12)
     assert generator.extent().steps == 30 and "6 keys" in generator.extent().why
     arrays, facts = drive(generator, 30)
@@ -403,7 +403,7 @@ def test_each_key_takes_each_of_its_values_once_and_in_order():
     replay(arrays)
 
 
-def test_all_visits_are_in_one_uniform_order():
+def test_all_visits_are_in_one_uniform_order(drive):
     """Every order of two keys with two visits each is equally likely: six of them."""
     key_id = drive(Rebinding(entries=2, rebindings=2, key=2, value=1), 4, trials=3000)[0]["key_id"]
     seen = np.array(list(Counter(map(tuple, key_id.T)).values()))
@@ -414,7 +414,7 @@ def test_all_visits_are_in_one_uniform_order():
 @pytest.mark.parametrize("generator", [
     Rebinding(), Rebinding(basis="random", entries=9, key=4), Rebinding(probability=0.5),
 ])  # fmt: skip
-def test_rebinding_streams_are_rows_of_the_books(generator):
+def test_rebinding_streams_are_rows_of_the_books(drive, generator):
     arrays, facts = drive(generator, 32)
     trial = np.arange(3)
     keys, values = facts["key_book"], facts["value_book"]
@@ -428,13 +428,13 @@ def test_rebinding_streams_are_rows_of_the_books(generator):
                                    atol=1e-14)  # fmt: skip
 
 
-def test_the_first_keys_do_not_depend_on_how_many_there_are():
+def test_the_first_keys_do_not_depend_on_how_many_there_are(drive):
     few = drive(Rebinding(entries=3), 1)[1]["key_book"]
     many = drive(Rebinding(entries=8), 1)[1]["key_book"]
     np.testing.assert_array_equal(few, many[:, :3])
 
 
-def test_rebinding_with_a_probability():
+def test_rebinding_with_a_probability(drive, assert_mean):
     generator = Rebinding(entries=4, key=8, value=2, probability=0.3, values=5)
     assert generator.extent() == (None, None, "")
     arrays, facts = drive(generator, 3000)
@@ -449,191 +449,17 @@ def test_rebinding_with_a_probability():
     assert_mean(jump[:, None] == np.arange(5), [0, 0.25, 0.25, 0.25, 0.25])
 
 
-def test_a_first_binding_is_any_value_of_the_book():
+def test_a_first_binding_is_any_value_of_the_book(drive, assert_mean):
     value_id = drive(Rebinding(entries=1, key=2, value=1, probability=0, values=4), 9, trials=2000)
     value_id = value_id[0]["value_id"]
     assert (value_id == value_id[0]).all()
     assert_mean(value_id[0][:, None] == np.arange(4), 0.25)
 
 
-def test_a_certain_rebinding_never_repeats():
+def test_a_certain_rebinding_never_repeats(drive):
     arrays, facts = drive(Rebinding(entries=2, probability=1.0), 100)
     assert facts["value_book"].shape[1] == 8
     np.testing.assert_array_equal(arrays["rebind"], arrays["binding"] >= 0)
-
-
-# stored
-
-
-def stream(steps=20, trials=3, key=4, value=2):
-    rng = np.random.default_rng(5)
-    lead = ("step", "trial")
-    return xr.Dataset(
-        {
-            "keys": ((*lead, "key"), rng.normal(size=(steps, trials, key))),
-            "values": ((*lead, "value"), rng.normal(size=(steps, trials, value))),
-            "queries": ((*lead, "key"), rng.normal(size=(steps, trials, key)).astype("f4")),
-            "mask": (lead, rng.random((steps, trials)) < 0.5),
-            "target_map": ((*lead, "key", "value"), rng.normal(size=(steps, trials, key, value))),
-            "key_id": (lead, rng.integers(9, size=(steps, trials)).astype("i4")),
-            "gate": ((*lead, "head"), rng.random((steps, trials, 5)).astype("f4")),
-            "schedule": (("step",), np.linspace(0, 1, steps)),
-            "key_book": (("trial", "entry", "key"), rng.normal(size=(trials, 6, key))),
-            "note": ((), 1.0),
-        },
-        coords={"step": np.arange(steps)},
-        attrs={"source": "a test"},
-    )
-
-
-def write(dataset, path, group=None, **chunks):
-    encoding = {name: {"chunks": shape} for name, shape in chunks.items()}
-    dataset.to_zarr(path, group=group, zarr_format=3, consolidated=False, encoding=encoding)
-    return path
-
-
-@pytest.mark.parametrize("group", [None, "stream"])
-@pytest.mark.parametrize("block", [1, 7, 64])
-def test_a_stored_stream_is_replayed_bit_for_bit(tmp_path, group, block):
-    dataset = stream()
-    generator = Stored(path=write(dataset, tmp_path / "a.zarr", group))
-    assert generator.extent()[:2] == (20, 3)
-    arrays, facts = drive(generator, 20, block=block)
-    step_names = ["keys", "values", "queries", "mask", "target_map", "key_id", "gate"]
-    assert sorted(arrays) == sorted([*step_names, "schedule"]) and list(facts) == ["key_book"]
-    for name in step_names:
-        np.testing.assert_array_equal(arrays[name], dataset[name].values)
-    np.testing.assert_array_equal(facts["key_book"], dataset["key_book"].values)
-    np.testing.assert_array_equal(arrays["schedule"], dataset["schedule"].values[:, None] + [0] * 3)
-    kinds = {name: array.dtype for name, array in arrays.items()}
-    assert kinds.pop("mask") == np.dtype(bool) and kinds.pop("key_id") == np.int32
-    assert set(kinds.values()) == {np.dtype(np.float64)}
-    assert generator.dims["gate"] == "head" and generator.dims["key_book"] == "entry key"
-    assert generator.dims["schedule"] == "" and generator.dims["target_map"] == "key value"
-
-
-def test_a_stored_stream_from_a_step_on_with_fewer_trials(tmp_path):
-    dataset = stream()
-    generator = Stored(path=write(dataset, tmp_path / "a.zarr"), first=6)
-    assert generator.extent()[:2] == (14, 3)
-    assert "20 steps, read from step 6" in generator.extent().why
-    arrays, facts = drive(generator, 14, block=5, trials=2)
-    for name in ("keys", "mask", "gate"):
-        np.testing.assert_array_equal(arrays[name], dataset[name].values[6:, :2])
-    np.testing.assert_array_equal(facts["key_book"], dataset["key_book"].values[:2])
-
-
-def test_an_empty_stored_block_has_the_right_shapes(tmp_path):
-    generator = Stored(path=write(stream(), tmp_path / "a.zarr"))
-    draws = Draws(0, 3)
-    _, out = generator.draw(generator.start(draws, 20), draws, range(4, 4))
-    assert out["keys"].shape == (0, 3, 4) and out["target_map"].shape == (0, 3, 4, 2)
-    assert out["mask"].shape == (0, 3) and out["mask"].dtype == bool
-    assert out["schedule"].shape == (0, 3)
-
-
-def test_a_stored_stream_survives_another_generators_draws(tmp_path):
-    """What a generator made is the same after a trip through a store."""
-    arrays, facts = drive(Rebinding(probability=0.4), 30)
-    dims = {"keys": "key", "values": "value", **Rebinding().dims}
-    dataset = xr.Dataset(
-        {n: (("step", "trial", *dims.get(n, "").split()), a) for n, a in arrays.items()}
-        | {n: (("trial", *dims[n].split()), a) for n, a in facts.items()}
-    )
-    got, got_facts = drive(Stored(path=write(dataset, tmp_path / "a.zarr")), 30, block=4, seed=0)
-    assert_same(got, arrays)
-    assert_same(got_facts, facts)
-
-
-def test_dims_are_taken_by_name(tmp_path):
-    dataset = stream()
-    turned = dataset.transpose("head", "value", "key", "trial", "step", ...)
-    generator = Stored(path=write(turned, tmp_path / "a.zarr"))
-    want = drive(Stored(path=write(dataset, tmp_path / "b.zarr")), 20)[0]
-    assert_same(drive(generator, 20)[0], want)
-
-
-def test_only_the_steps_asked_for_are_read(tmp_path):
-    path = write(stream(), tmp_path / "a.zarr", keys=(5, 3, 4))
-    for chunk in (path / "keys" / "c").iterdir():
-        if chunk.name != "1":
-            shutil.rmtree(chunk)
-            chunk.mkdir()
-            (chunk / "0").mkdir()
-            (chunk / "0" / "0").write_bytes(b"not a chunk")
-    generator = Stored(path=path)
-    draws = Draws(0, 3)
-    _, out = generator.draw(3, draws, range(5, 10))
-    np.testing.assert_array_equal(out["keys"], stream()["keys"].values[5:10])
-    with pytest.raises(RuntimeError):
-        generator.draw(3, draws, range(9, 11))
-
-
-def test_of_an_unfinished_run_only_committed_steps_are_there(tmp_path):
-    path = write(xr.Dataset(attrs={"committed": 8}), tmp_path / "run.zarr")
-    stream().to_zarr(path, group="stream", mode="a", zarr_format=3, consolidated=False)
-    generator = Stored(path=path)
-    assert generator.extent().steps == 8
-    with pytest.raises(ValueError, match="first = 9 must be between 0 and the 8 steps"):
-        Stored(path=path, first=9)
-
-
-def test_integer_keys_are_widened_before_any_arithmetic(tmp_path):
-    """k.k = 58635 for an int16 key whose own arithmetic wraps round to -6901 (numpy issue 6128)."""
-    keys = np.array([-91, -119, -137, -132], dtype=np.int16)[None, None]
-    dataset = xr.Dataset(
-        {
-            "keys": (("step", "trial", "key"), keys),
-            "values": (("step", "trial", "value"), [[[1.5]]]),
-        }
-    )
-    got = drive(Stored(path=write(dataset, tmp_path / "a.zarr")), 1, trials=1)[0]["keys"]
-    assert got.dtype == np.float64 and ops.dot(got, got).item() == 58635
-
-
-def test_bad_stores_are_named_with_what_is_there(tmp_path):
-    with pytest.raises(ValueError, match=r"none\.zarr cannot be read .* nothing is there"):
-        Stored(path=tmp_path / "none.zarr")
-    (tmp_path / "keys.npy").write_bytes(b"1")
-    with pytest.raises(ValueError, match=r"it is a file"):
-        Stored(path=tmp_path / "keys.npy")
-    with pytest.raises(ValueError, match=r"it is a folder with keys\.npy"):
-        Stored(path=tmp_path)
-    path = write(stream()[["keys", "mask"]], tmp_path / "a.zarr")
-    with pytest.raises(
-        ValueError,
-        match=r"a\.zarr has no variable 'values': it holds keys \(step, trial, key\), mask \(step",
-    ):
-        Stored(path=path)
-    with pytest.raises(ValueError, match="cannot be read as a zarr v3 group"):
-        Stored(path=path / "keys")
-
-
-@pytest.mark.parametrize(("change", "match"), [
-    ({"keys": "token"}, r"keys must have the dims step, trial, key: it holds .*keys \(token"),
-    ({"values": "token"}, r"values must have the dims step, trial, value"),
-])  # fmt: skip
-def test_wrong_dims_are_refused(tmp_path, change, match):
-    dataset = stream()[["keys", "values"]]
-    ((name, dim),) = change.items()
-    dataset = dataset.drop_vars("step").assign(
-        {name: dataset[name].rename(step=dim).drop_vars(dim)}
-    )
-    with pytest.raises(ValueError, match=match):
-        Stored(path=write(dataset, tmp_path / "a.zarr"))
-
-
-def test_keys_without_a_trial_dim_are_refused(tmp_path):
-    dataset = stream()[["keys", "values"]].isel(trial=0)
-    with pytest.raises(ValueError, match="must have the dims step, trial, key"):
-        Stored(path=write(dataset, tmp_path / "a.zarr"))
-
-
-@pytest.mark.parametrize("first", [-1, 21])
-def test_a_first_step_outside_the_file_is_refused(tmp_path, first):
-    path = write(stream(), tmp_path / "a.zarr")
-    with pytest.raises(ValueError, match=f"first = {first} must be between 0 and the 20 steps"):
-        Stored(path=path, first=first)
 
 
 # What cannot be made.
@@ -665,5 +491,5 @@ def test_bad_options_are_named_with_their_value(cls, options, match):
         cls(**options)
 
 
-def test_more_random_keys_than_dimensions_are_fine():
+def test_more_random_keys_than_dimensions_are_fine(drive):
     assert drive(Rebinding(entries=65, basis="random"), 65)[0]["keys"].shape == (65, 3, 64)

@@ -1,0 +1,73 @@
+"""DeltaFormer: softmax attention that stores what it could not yet recall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+from engine import ops
+from engine.api import Array, Card, Gain, KeyVector, Rows, Space, each_length, hookimpl
+
+
+class DeltaFormerState(NamedTuple):
+    """Every key written so far, and its value less what was recalled in its place."""
+
+    keys: Annotated[Rows, "row key"]
+    values: Annotated[Rows, "row value"]
+
+
+@dataclass(frozen=True)
+class DeltaFormer:
+    """u = v - beta sum_j softmax_j(scale a.k_j) u_j; append (k, u); read sum_j softmax_j(..) u_j.
+
+    The delta rule with a softmax memory (Zhong et al. 2025, arXiv:2505.19488). The correction is
+    addressed with a, by default the key itself; the reference implementation uses the token's
+    query. The first pair has no correction. For beta < 1 a stored value is at most max |v| /
+    (1 - beta). beta = 0 is softmax attention. The state grows by one row per step. An empty memory
+    reads zeros.
+
+    Parameters
+    ----------
+    scale : float
+        Factor on the scores, of correction and read alike. Models use dk^-1/2.
+    """
+
+    scale: float = 1.0
+
+    card: ClassVar[Card] = Card(
+        history="uniform, less what was recalled before",
+        model="kernel average, exp(scale q.k)",
+        inner="one correction by the present read",
+        error="no decay",
+        stable="0 <= beta < 1: |u| <= max |v| / (1 - beta)",
+        retained="t*(dk+dv)",
+        write="t*(dk+dv)",
+        query="t*(dk+dv)",
+        lost="nothing: v is u plus beta times the read before the write",
+    )
+
+    def init(self, space: Space) -> DeltaFormerState:
+        """Return no rows."""
+        return DeltaFormerState(space.rows("key"), space.rows("value"))
+
+    def write(
+        self, s: DeltaFormerState, k: Array, v: Array, *,
+        beta: Gain = 1.0, address: KeyVector = None,
+    ) -> DeltaFormerState:  # fmt: skip
+        """Append the key with the part of its value that `address` does not recall."""
+        recalled = self.read(s, k if address is None else address)
+        return DeltaFormerState(s.keys.append(k), s.values.append(v - beta * recalled))
+
+    def read(self, s: DeltaFormerState, q: Array) -> Array:
+        """Return the corrected values' mean, weighted by the softmax of the scores."""
+        return each_length(self._attend, s.keys, s.values, q)
+
+    def _attend(self, keys: Array, values: Array, q: Array) -> Array:
+        return ops.vecmat(ops.softmax(ops.matvec(keys, self.scale * q)), values)
+
+
+@hookimpl
+def engine_solvers() -> Mapping[str, type]:
+    """Return DeltaFormer."""
+    return {"deltaformer": DeltaFormer}

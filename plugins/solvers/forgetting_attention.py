@@ -1,0 +1,75 @@
+"""Forgetting attention: softmax attention whose rows fade."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+from array_api_compat import array_namespace
+
+from engine import ops
+from engine.api import Array, Card, Decay, Rows, Space, each_length, hookimpl
+
+
+class ForgettingState(NamedTuple):
+    """Every pair written so far, and per row the sum of log gamma since it was written."""
+
+    keys: Annotated[Rows, "row key"]
+    values: Annotated[Rows, "row value"]
+    bias: Annotated[Rows, "row"]
+
+
+@dataclass(frozen=True)
+class ForgettingAttention:
+    """b_j <- b_j + log gamma; append (k, v, 0); read sum_j softmax_j(scale q.k_j + b_j) v_j.
+
+    The forgetting transformer, FoX (Lin et al. 2025, arXiv:2503.02130): a pair written a steps ago
+    has lost the factor gamma^a in the softmax's numerator. The gate is not scaled. gamma = 1 is
+    softmax attention; gamma = 0 forgets every earlier pair. Stable for every gamma in [0, 1]. The
+    state grows by one row per step. An empty memory reads zeros.
+
+    Parameters
+    ----------
+    scale : float
+        Factor on the scores q.k, not on the gate. Models use dk^-1/2.
+    """
+
+    scale: float = 1.0
+
+    card: ClassVar[Card] = Card(
+        history="product of gamma since the write",
+        model="kernel average, exp(scale q.k)",
+        inner="weighted mean at the read",
+        error="no error",
+        stable="0 <= gamma <= 1",
+        retained="t*(dk+dv+1)",
+        write="t",
+        query="t*(dk+dv)",
+        lost="nothing while gamma > 0; all earlier pairs at gamma = 0",
+    )
+
+    def init(self, space: Space) -> ForgettingState:
+        """Return no rows."""
+        return ForgettingState(space.rows("key"), space.rows("value"), space.rows(""))
+
+    def write(
+        self, s: ForgettingState, k: Array, v: Array, *, gamma: Decay = 1.0
+    ) -> ForgettingState:
+        """Fade every row, then append the pair unfaded."""
+        now = array_namespace(k).zeros_like(k[..., 0])
+        bias = s.bias.map(lambda b: b + ops.log(gamma)).append(now)
+        return ForgettingState(s.keys.append(k), s.values.append(v), bias)
+
+    def read(self, s: ForgettingState, q: Array) -> Array:
+        """Return the values' mean, weighted by the softmax of the faded scores."""
+        return each_length(self._attend, s.keys, s.values, s.bias, q)
+
+    def _attend(self, keys: Array, values: Array, bias: Array, q: Array) -> Array:
+        return ops.vecmat(ops.softmax(ops.matvec(keys, self.scale * q) + bias), values)
+
+
+@hookimpl
+def engine_solvers() -> Mapping[str, type]:
+    """Return forgetting attention."""
+    return {"forgetting_attention": ForgettingAttention}
