@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import warnings
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from engine.printing import print_json, table
 
 if TYPE_CHECKING:
     from engine.experiment import Plan
-    from engine.loop import Frame
+    from engine.frames import Frame
     from engine.summary import Row
 
 app = typer.Typer(
@@ -206,6 +207,9 @@ def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: 
 def main() -> None:
     """Run the command line; exit 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
     warnings.showwarning = _warn
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a letter that it has no code for ends no run
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except InputError as error:

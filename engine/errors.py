@@ -43,7 +43,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     choices = sorted(known)
     lowered = {choice.lower(): choice for choice in choices}
     close = get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.6)
-    listing = f"Known: {', '.join(choices)}" if choices else "None is known"
+    listing = f"Known: {', '.join(choices)}" if choices else "there are none"
     return f"did you mean {lowered[close[0]]!r}? {listing}" if close else listing
 
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from engine import coefficients
 from engine.backend import backend as get_backend
 from engine.errors import InputError, RunError, at
-from engine.loop import Frame, Track, loop
+from engine.frames import Frame
+from engine.loop import Track, loop
 from engine.probes import Written, ask
 from engine.recorder import MemorySink, Recorder, block_steps, layout, shard_steps
 from engine.scenario import Scenario, load

@@ -2,7 +2,8 @@
 
 S_t = a_t S_{t-1} - e_t (r_t^T S_{t-1}) + w_t v_t^T, read S^T q; with momentum, the last two terms
 pass through U_t = m_t U_{t-1} + (...) first. A rule states its coefficients as a pure function of
-its token and inherits the rest.
+its token and inherits the rest. Coefficients stay apart (a key, its strength, a decay) instead of
+multiplied into vectors: the compiled recurrence then reads each number once.
 """
 
 from __future__ import annotations
@@ -32,16 +33,19 @@ class Token(NamedTuple):
     Parameters
     ----------
     write : array, shape (..., key)
-        w: where the value goes, gain included.
+        w / strength: where the value goes.
     value : array, shape (..., value)
         v: what is written.
     address : array, shape (..., key), optional
-        r: what the erased content is read with, from the undecayed state (a rule that decays first
-        multiplies r by its decay). None: nothing is erased.
+        r: what the erased content is read with. None: nothing is erased.
+    strength : array, shape (..., 1), optional
+        Factor on `write`. None: 1.
     erase : array, shape (..., key), optional
-        e: where the erased content is taken from; None means `write`, the delta rules' choice.
+        e: where the erased content is taken from; None means w, the delta rules' choice.
     decay : array, shape (..., 1) or (..., key), optional
         a: factor on the rows of S. None: no decay.
+    forgets_first : bool
+        Whether the erased content is read from the decayed state.
     momentum : array, shape (..., 1), optional
         m: factor on the velocity, for rules whose state has one.
     gain : array, shape (..., 1), optional
@@ -51,26 +55,34 @@ class Token(NamedTuple):
     write: Array
     value: Array
     address: Array | None = None
+    strength: Array | None = None
     erase: Array | None = None
     decay: Array | None = None
+    forgets_first: bool = False
     momentum: Array | None = None
     gain: Array | None = None
 
 
-def change(S: Array, token: Token) -> Array:
-    """Return w v^T - e (r^T S): what a token adds, before decay and momentum."""
+def decayed(S: Array, token: Token) -> Array:
+    """Return a S."""
+    return S if token.decay is None else ops.scale_rows(token.decay, S)
+
+
+def change(S: Array, kept: Array, token: Token) -> Array:
+    """Return w v^T - e (r^T S): what a token adds; `kept` is the decayed S."""
+    w = token.write if token.strength is None else token.strength * token.write
     if token.address is None:
-        return ops.outer(token.write, token.value)
-    old = ops.vecmat(token.address, S)
+        return ops.outer(w, token.value)
+    old = ops.vecmat(token.address, kept if token.forgets_first else S)
     if token.erase is None:
-        return ops.outer(token.write, token.value - old)
-    return ops.outer(token.write, token.value) - ops.outer(token.erase, old)
+        return ops.outer(w, token.value - old)
+    return ops.outer(w, token.value) - ops.outer(token.erase, old)
 
 
 def step(S: Array, token: Token) -> Array:
     """Return a S + w v^T - e (r^T S): one step of the recurrence without momentum."""
-    kept = S if token.decay is None else ops.scale_rows(token.decay, S)
-    return kept + change(S, token)
+    kept = decayed(S, token)
+    return kept + change(S, kept, token)
 
 
 class LinearRule:
@@ -108,6 +120,6 @@ class MomentumRule(LinearRule):
     def write(self, s: Any, k: Array, v: Array, **coefficients: Array) -> Any:
         """Return the state after one step of the recurrence."""
         token = self.token(k, v, **coefficients)
-        U = ops.scale_rows(token.momentum, s.U) + change(s.S, token)
-        kept = s.S if token.decay is None else ops.scale_rows(token.decay, s.S)
+        kept = decayed(s.S, token)
+        U = ops.scale_rows(token.momentum, s.U) + change(s.S, kept, token)
         return MomentumState(kept + (U if token.gain is None else ops.scale_rows(token.gain, U)), U)

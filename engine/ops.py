@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device, is_numpy_array
 
 Array = Any
 
@@ -57,6 +57,13 @@ def divide(a: Array, b: Array) -> Array:
     return xp.where(empty, xp.zeros_like(a), a / xp.where(empty, xp.ones_like(b), b))
 
 
+def channels(numbers: float | tuple[float, ...], like: Array) -> Array | float:
+    """Return a hyperparameter that is one number, or one per channel as an array beside `like`."""
+    if not isinstance(numbers, tuple):
+        return numbers
+    return array_namespace(like).asarray(numbers, dtype=like.dtype, device=device(like))
+
+
 def log(x: Array | float) -> Array | float:
     """Return log x, and -inf without a warning where x is 0: a decay of 0 is a full reset."""
     if not hasattr(x, "shape"):
@@ -85,3 +92,52 @@ def softmax(scores: Array) -> Array:
     top = xp.max(scores, axis=-1, keepdims=True)
     weight = xp.exp(scores - xp.where(top == -xp.inf, xp.zeros_like(top), top))
     return divide(weight, xp.sum(weight, axis=-1, keepdims=True))
+
+
+# erf(x) = x T(x^2) / U(x^2) for |x| < 1, and 1 - exp(-x^2) P(x) / Q(x) from there to 6, beyond which
+# it rounds to 1: Moshier, Cephes Mathematical Library, ndtr.c. Highest power first.
+_T = (
+    9.60497373987051638749e0, 9.00260197203842689217e1, 2.23200534594684319226e3,
+    7.00332514112805075473e3, 5.55923013010394962768e4,
+)  # fmt: skip
+_U = (
+    1.0, 3.35617141647503099647e1, 5.21357949780152679795e2, 4.59432382970980127987e3,
+    2.26290000613890934246e4, 4.92673942608635921086e4,
+)  # fmt: skip
+_P = (
+    2.46196981473530512524e-10, 5.64189564831068821977e-1, 7.46321056442269912687e0,
+    4.86371970985681366614e1, 1.96520832956077098242e2, 5.26445194995477358631e2,
+    9.34528527171957607540e2, 1.02755188689515710272e3, 5.57535335369399327526e2,
+)  # fmt: skip
+_Q = (
+    1.0, 1.32281951154744992508e1, 8.67072140885989742329e1, 3.54937778887819891062e2,
+    9.75708501743205489753e2, 1.82390916687909736289e3, 2.24633760818710981792e3,
+    1.65666309194161350182e3, 5.57535340817727675546e2,
+)  # fmt: skip
+
+
+def erf(x: Array) -> Array:
+    """Return the error function; the array API has none, so SciPy's is used on NumPy arrays only.
+
+    Elsewhere it is evaluated to 1e-15, relative, in float64.
+    """
+    if is_numpy_array(x):
+        from scipy import special
+
+        return special.erf(x)
+    xp = array_namespace(x)
+    size = xp.abs(x)
+    size = where(~(size > 6.0), size, 6.0)  # written so that NaN stays NaN
+    square = size * size
+    near = size * _polynomial(_T, square) / _polynomial(_U, square)
+    far = 1.0 - xp.exp(-square) * _polynomial(_P, size) / _polynomial(_Q, size)
+    return xp.sign(x) * xp.where(size < 1.0, near, far)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    """Return the polynomial in x, highest power first, by Horner's rule."""
+    first, *rest = coefficients
+    y = first * array_namespace(x).ones_like(x)
+    for c in rest:
+        y = y * x + c
+    return y

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.loop import Frame, Track
+from engine.frames import Frame
+from engine.loop import Track
 from engine.measure import recalled
 from engine.sources import Source
 

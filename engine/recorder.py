@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from engine.api import Rows
-from engine.loop import Frame, Track
+from engine.frames import Frame
+from engine.loop import Track
 from engine.sources import Source, Tokens
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ import dataclasses
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -120,9 +121,25 @@ class Registry:
             message += broken.cause
         raise InputError(message)
 
-    def add_entry_point(self, entry: EntryPoint) -> None:
-        """Load one entry point; a failure is recorded and warned about, not raised."""
-        self._add(entry.name, _distribution(entry), entry.load)
+    def add_distributions(self) -> None:
+        """Load the entry points of every installed distribution, one by one.
+
+        A failure is recorded and warned about, not raised. Of a distribution that is seen through
+        several folders of the path, the first counts, as for the import itself.
+        """
+        seen = set()
+        for distribution in distributions():
+            try:
+                entries = list(distribution.entry_points.select(group=GROUP))
+            except Exception as error:  # a stranger's metadata may be anything
+                self._fail("entry_points.txt", _source(distribution), error)
+                continue
+            source = _source(distribution) if entries else ""
+            name = re.sub(r"[-_.]+", "-", source.partition(" ")[0]).lower()
+            if name not in seen:
+                for entry in entries:
+                    self._add(entry.name, source, entry.load)
+            seen.add(name)
 
     def add_file(self, path: Path) -> None:
         """Load a one-file plugin; a failure is recorded and warned about, not raised."""
@@ -140,18 +157,16 @@ class Registry:
         except BaseException as error:  # a stranger's import may raise anything, SystemExit too
             if plugin is not None and self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
-            cause = (
-                str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-            )
-            self.broken.append(Broken(name, source, cause))
-            warnings.warn(
-                f"plugin {name!r} from {source} was not loaded: {cause}",
-                PluginWarning,
-                stacklevel=4,
-            )
+            self._fail(name, source, error)
             return
         for info in infos:
             self._found[info.kind].setdefault(info.name, []).append(info)
+
+    def _fail(self, name: str, source: str, error: BaseException) -> None:
+        cause = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        self.broken.append(Broken(name, source, cause))
+        message = f"plugin {name!r} from {source} was not loaded: {cause}"
+        warnings.warn(message, PluginWarning, stacklevel=5)
 
     def _register(self, plugin: Any, name: str, source: str) -> list[PluginInfo]:
         if inspect.isclass(plugin):
@@ -179,12 +194,14 @@ class Registry:
         return infos
 
 
-def _distribution(entry: EntryPoint) -> str:
-    """Return the name and version of the distribution of an entry point."""
+def _source(distribution: Distribution) -> str:
+    """Return the name and version of a distribution, or where it lies if it has none."""
     try:
-        return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown distribution"
+        if name := distribution.metadata["Name"]:
+            return f"{name} {distribution.version}"
     except Exception as error:  # a stranger's metadata may lack anything
-        return f"a distribution without a name ({error})"
+        return f"{distribution.locate_file('')} ({type(error).__name__}: {error})"
+    return str(distribution.locate_file(""))
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -290,8 +307,7 @@ def load(folder: str | os.PathLike[str] | None = None) -> Registry:
         If the folder does not exist.
     """
     registry = Registry()
-    for entry in entry_points(group=GROUP):
-        registry.add_entry_point(entry)
+    registry.add_distributions()
     if folder:
         if not Path(folder).is_dir():
             raise InputError(f"plugins folder {str(folder)!r} is not a folder")

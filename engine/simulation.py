@@ -114,6 +114,8 @@ def _array(name: str, array: Any, dims: tuple[str, ...]) -> np.ndarray:
                 f"{name} has dims {tuple(array.dims)}, expected {dims} (trial may be absent)"
             )
         array = array.transpose(*wanted).data
+    if isinstance(array, np.ma.MaskedArray):
+        raise InputError(f"{name} is a masked array: give its data, and `mask` for missing steps")
     try:
         found: np.ndarray = host(array)
     except (TypeError, ValueError) as error:
@@ -127,7 +129,8 @@ def _float(array: np.ndarray) -> np.ndarray:
     """Return a float32 or float64 copy or view in native byte order."""
     if array.dtype.kind != "f":
         return array.astype(np.float64)
-    return array.astype(np.float64 if array.dtype.itemsize > 4 else np.float32, copy=False)
+    with np.errstate(over="ignore"):  # of a long double: the step that meets an inf is named
+        return array.astype(np.float64 if array.dtype.itemsize > 4 else np.float32, copy=False)
 
 
 def _tokens(keys: Any, values: Any, queries: Any, mask: Any) -> tuple[dict[str, np.ndarray], bool]:

@@ -8,7 +8,6 @@ import pytest
 import scipy.special
 import xarray as xr
 
-import engine
 from engine.cli import app
 
 DATA = Path(__file__).parents[1] / "data" / "attention.zarr"

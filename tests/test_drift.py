@@ -76,12 +76,12 @@ def test_least_squares_fits_are_those_of_the_study(run, reference, label, gamma)
 def test_implicit_fits_are_those_of_the_study(run, reference):
     """Each step is a contraction with some 2 d roundings; it forgets as it contracts.
 
-    In the mean a step keeps 1 - E[k.k / (1 + k.k)] / d = .94 of an error, so that about 1 / .06 = 16
-    steps' roundings are in it at any time.
+    In the mean a step keeps 1 - E[k.k / (1 + k.k)] / d = .941 of an error, so that the roundings of
+    about 1 / .059 = 17 steps are in it at any time.
     """
     fit = run["solvers/implicit/S"].isel(trial=0, value=0).values
     error = abs(fit - reference["s_implicit"].values)
-    assert error.max() <= 16 * 2 * 8 * EPS * abs(reference["s_implicit"].values).max()
+    assert error.max() <= 17 * 2 * 8 * EPS * abs(reference["s_implicit"].values).max()
 
 
 def test_the_stream_is_the_stored_one(run):

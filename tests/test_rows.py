@@ -98,7 +98,7 @@ def test_a_rule_that_appended_nothing_frees_nothing():
     """The place behind a state may be another state's: a roll-back must not hand it out again."""
     old = grown(3)
     longer = old.append(np.full((2, 3), 9.0))
-    same = old.where(np.array([True, False]), old)
+    same = old.where(np.array([False, False]), old)
     same.append(np.full((2, 3), -5.0))
     assert contents(longer) == [[[0.0] * 3, [1.0] * 3, [2.0] * 3, [9.0] * 3]] * 2
 

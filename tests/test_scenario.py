@@ -28,7 +28,7 @@ beta = 0.5
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
-    monkeypatch.delenv("ENGINE_PLUGINS_DIR", raising=False)
+    monkeypatch.setenv("ENGINE_PLUGINS_DIR", "")  # restored even where a command sets it
     monkeypatch.chdir(tmp_path)
 
 

@@ -136,7 +136,8 @@ def test_queries_change_nothing_but_the_output(case):
 def test_a_solver_by_name_is_one_with_its_defaults(case):
     keys, values, _ = draw()
     assert_equal(
-        engine.simulate(case[0], keys, values), engine.simulate(engine.solver(case[0]), keys, values)
+        engine.simulate(case[0], keys, values),
+        engine.simulate(engine.solver(case[0]), keys, values),
     )
 
 
@@ -324,7 +325,8 @@ def test_a_precision_may_be_asked_for():
     narrow = engine.simulate("delta", keys, values, dtype="float32")
     want = engine.simulate("delta", keys.astype("float32"), values.astype("float32"))
     assert_equal(narrow, want)
-    assert engine.simulate("delta", keys.astype("float32"), values, dtype=np.float64).S.dtype == "float64"
+    wide = engine.simulate("delta", want.output.values, want.output.values, dtype=np.float64)
+    assert wide.S.dtype == "float64"
     for dtype in ("float16", "int64", np.complex128, "single precision", object):
         with pytest.raises(engine.InputError, match="dtype = .*float32.*float64"):
             engine.simulate("delta", keys, values, dtype=dtype)
@@ -489,8 +491,20 @@ def test_lengths_that_do_not_fit_are_both_named(change, says):
         "keys",
         {"a": 1},
         [[1.0], [1.0, 2.0]],
+        np.ma.masked_less(np.ones((T, B, D)), 0),
     ],
-    ids=["complex", "str", "object", "datetime", "record", "none", "text", "dict", "ragged"],
+    ids=[
+        "complex",
+        "str",
+        "object",
+        "datetime",
+        "record",
+        "none",
+        "text",
+        "dict",
+        "ragged",
+        "masked",
+    ],
 )
 @pytest.mark.parametrize("name", ["keys", "values", "queries", "mask", "beta"])
 def test_what_is_not_numbers_is_refused_by_name(name, bad):
@@ -644,6 +658,23 @@ def test_a_run_split_anywhere_is_one_run(case, trials, split, record):
                     assert_same(b[name], whole[name])
             elif name in whole:
                 assert_same(b[name], whole[name][split:])
+
+
+@each_solver
+def test_a_run_may_go_on_from_any_step_of_another(case, tmp_path):
+    """In memory or stored: as a Dataset, as a node of a tree, cut by xarray."""
+    solvers = {"it": {"solver": case[0], **case[1]}}
+    stream = {"generator": "random", "steps": T, "key": D, "value": M}
+    scenario = {"trials": B, "stream": stream, "solvers": solvers}
+    for run in (engine.run(scenario), engine.run(scenario, tmp_path / "run.zarr")):
+        keys, values = run["stream/keys"], run["stream/values"]
+        whole, ds = run["solvers/it"], run["solvers/it"].to_dataset()
+        for cut in (ds.isel(step=4), ds.isel(step=slice(5)), whole.isel(step=slice(5))):
+            rest = slice(5, None)
+            got = engine.simulate(made(case), keys[rest], values[rest], state=cut)
+            assert_same(got.output, whole["output"][rest])
+        after = engine.simulate(made(case), keys, values, state=whole)
+        assert_equal(after, engine.simulate(made(case), keys, values, state=ds))
 
 
 def test_a_given_state_is_read_not_written():
@@ -801,6 +832,13 @@ def test_each_trial_is_flagged_at_its_own_first_step():
         reads = np.stack([ds.prediction.values[:, b, 0], ds.output.values[:, b, 0], S[:, b]])
         assert np.isfinite(reads[:, :first]).all() and not np.isfinite(reads[:, first]).all()
     assert 300 < int(ds.diverged_at[1]) < 345 and 175 < int(ds.diverged_at[2]) < 190
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).max == np.finfo(float).max, reason="no wider float")
+def test_a_long_double_out_of_range_is_flagged():
+    keys = np.ones((T, D), dtype=np.longdouble)
+    keys[3] = np.longdouble("1e4000")
+    assert int(engine.simulate("delta", keys, draw(trials=None)[1]).diverged_at) == 3
 
 
 def test_a_missing_value_is_flagged_where_it_enters():

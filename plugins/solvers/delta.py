@@ -34,7 +34,7 @@ class Delta(LinearRule):
 
     def token(self, k: Array, v: Array, *, beta: Gain = 1.0) -> Token:
         """Return w = beta k, addressed by k."""
-        return Token(write=beta * k, value=v, address=k)
+        return Token(write=k, value=v, address=k, strength=beta)
 
 
 @hookimpl

@@ -65,7 +65,7 @@ class DeltaProduct:
         xp = array_namespace(s.S)
         first = s.position[..., None] == 0
         decay = xp.where(first, gamma, xp.ones_like(s.position)[..., None])
-        S = step(s.S, Token(write=beta * k, value=v, address=decay * k, decay=decay))
+        S = step(s.S, Token(k, v, k, strength=beta, decay=decay, forgets_first=True))
         return DeltaProductState(S, (s.position + 1.0) % self.micro_steps)
 
     def read(self, s: DeltaProductState, q: Array) -> Array:

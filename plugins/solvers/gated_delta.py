@@ -1,7 +1,6 @@
 """Delta rules that forget first: gated delta, KDA, gated delta 2, Comba.
 
-The error is taken on the decayed state S^ = Diag(gamma) S. The recurrence reads S itself, so the
-address is multiplied by gamma.
+The error is taken on the decayed state S^ = Diag(gamma) S.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from engine.api import Array, Card, Decay, Gain, KeyDecay, KeyGain, KeyVector, V
 from engine.linear import LinearRule, Token
 
 
-def forgetful(k: Array, v: Array, beta: Array, gamma: Array, address: Array) -> Token:
+def forgetful(k: Array, v: Array, beta: Array | None, gamma: Array, address: Array) -> Token:
     """Return the token of S^ = Diag(gamma) S; S <- S^ + beta k (v - S^^T address)^T."""
-    return Token(write=beta * k, value=v, address=gamma * address, decay=gamma)
+    return Token(k, v, address, strength=beta, decay=gamma, forgets_first=True)
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class GatedDelta(LinearRule):
     )
 
     def token(self, k: Array, v: Array, *, beta: Gain = 1.0, gamma: Decay = 1.0) -> Token:
-        """Return w = beta k, addressed by gamma k."""
+        """Return w = beta k, addressed by k, forgetting first."""
         return forgetful(k, v, beta, gamma, k)
 
 
@@ -61,7 +60,7 @@ class KDA(LinearRule):
     )
 
     def token(self, k: Array, v: Array, *, beta: Gain = 1.0, gamma: KeyDecay = 1.0) -> Token:
-        """Return w = beta k, addressed by gamma k."""
+        """Return w = beta k, addressed by k, forgetting first."""
         return forgetful(k, v, beta, gamma, k)
 
 
@@ -91,8 +90,8 @@ class GDN2(LinearRule):
         write_gate: ValueGain = 1.0,
         gamma: KeyDecay = 1.0,
     ) -> Token:
-        """Return w = k and value write_gate v, addressed by gamma erase_gate k."""
-        return forgetful(k, write_gate * v, 1.0, gamma, erase_gate * k)
+        """Return w = k and value write_gate v, addressed by erase_gate k."""
+        return forgetful(k, write_gate * v, None, gamma, erase_gate * k)
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Comba(LinearRule):
     def token(
         self, k: Array, v: Array, *, erase_key: KeyVector, beta: Gain = 1.0, gamma: Decay = 1.0
     ) -> Token:
-        """Return w = beta k, addressed by gamma p."""
+        """Return w = beta k, addressed by p, forgetting first."""
         return forgetful(k, v, beta, gamma, erase_key)
 
 

@@ -34,7 +34,7 @@ class LMS(LinearRule):
 
     def token(self, k: Array, v: Array, *, mu: Gain = 1.0) -> Token:
         """Return w = mu k, addressed by k."""
-        return Token(write=mu * k, value=v, address=k)
+        return Token(write=k, value=v, address=k, strength=mu)
 
 
 def normalised(k: Array, v: Array, mu: Array, eps: float) -> Token:

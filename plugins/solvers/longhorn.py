@@ -34,7 +34,7 @@ class Longhorn(LinearRule):
 
     def token(self, k: Array, v: Array, *, beta: Gain = 1.0) -> Token:
         """Return w = D k, addressed by k."""
-        return Token(write=beta / (1.0 + beta * ops.dot(k, k)) * k, value=v, address=k)
+        return Token(k, v, address=k, strength=beta / (1.0 + beta * ops.dot(k, k)))
 
 
 @hookimpl

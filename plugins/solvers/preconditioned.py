@@ -81,7 +81,7 @@ class PreconditionedKDA:
         A = gamma_a * s.A + beta_a * k * k
         r = xp.log(A + self.eps) - self.centre
         m = self.base ** (-r / (1.0 + xp.abs(r)))
-        token = Token(write=beta * m * k, value=v, address=gamma * k, decay=gamma)
+        token = Token(m * k, v, k, strength=beta, decay=gamma, forgets_first=True)
         return PreconditionedState(step(s.S, token), A)
 
     def read(self, s: PreconditionedState, q: Array) -> Array:

@@ -47,7 +47,7 @@ class Titans(MomentumRule):
         alpha: Fraction = 0.0,
     ) -> Token:
         """Return w = 2 theta k, addressed by k."""
-        return Token(write=2.0 * theta * k, value=v, address=k, decay=1.0 - alpha, momentum=eta)
+        return Token(k, v, k, strength=2.0 * theta, decay=1.0 - alpha, momentum=eta)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class MomentumDelta(MomentumRule):
         gamma: Decay = 1.0,
     ) -> Token:
         """Return w = eta k, addressed by p."""
-        return Token(write=eta * k, value=v, address=erase_key, decay=gamma, momentum=mu, gain=beta)
+        return Token(k, v, erase_key, strength=eta, decay=gamma, momentum=mu, gain=beta)
 
 
 @hookimpl

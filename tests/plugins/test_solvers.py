@@ -270,7 +270,7 @@ def test_delta_names_the_step_at_which_it_leaves_the_numbers():
 
 @pytest.mark.parametrize("beta", [1e-3, 1.0, 1e3])
 def test_longhorn_is_the_minimiser_of_its_objective(beta):
-    """argmin |S - S_old|^2 + beta |S^T k - v|^2 (Liu et al. 2024, equation 5), by a linear solve."""
+    """argmin |S - S_old|^2 + beta |S^T k - v|^2 (Liu et al. 2024, equation 5), by a solve."""
     keys, values = pairs(50, 6, 3)
     ds = engine.simulate("longhorn", keys, values, beta=beta)
     old = np.zeros((6, 3))
