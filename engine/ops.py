@@ -45,6 +45,12 @@ def scale_columns(matrix: Array, a: Array) -> Array:
     return matrix * (a[..., None, :] if hasattr(a, "shape") else a)
 
 
+def add_diagonal(matrix: Array, a: Array | float) -> Array:
+    """Return matrix + Diag(a), (..., n, n), for a scalar (..., 1) or one per channel (..., n)."""
+    eye = array_namespace(matrix).eye(matrix.shape[-1], dtype=matrix.dtype, device=device(matrix))
+    return matrix + scale_rows(a, eye)
+
+
 def where(condition: Array, a: Array, b: Array | float) -> Array:
     """Return `a` where the condition holds and `b` elsewhere."""
     return array_namespace(a).where(condition, a, b)
@@ -94,8 +100,8 @@ def softmax(scores: Array) -> Array:
     return divide(weight, xp.sum(weight, axis=-1, keepdims=True))
 
 
-# erf(x) = x T(x^2) / U(x^2) for |x| < 1, and 1 - exp(-x^2) P(x) / Q(x) from there to 6, beyond which
-# it rounds to 1: Moshier, Cephes Mathematical Library, ndtr.c. Highest power first.
+# erf(x) = x T(x^2) / U(x^2) for |x| < 1; from there to 6, beyond which it rounds to 1,
+# 1 - exp(-x^2) P(x) / Q(x): Moshier, Cephes Mathematical Library, ndtr.c. Highest power first.
 _T = (
     9.60497373987051638749e0, 9.00260197203842689217e1, 2.23200534594684319226e3,
     7.00332514112805075473e3, 5.55923013010394962768e4,

@@ -78,8 +78,7 @@ class AffineProjection:
         # nothing. Equal keys stay apart by the rounding of their products, whatever eps is.
         least = xp.finfo(K.dtype).eps * xp.sum(energy, axis=-1, keepdims=True)
         load = self.eps + least + xp.astype(energy == 0, K.dtype)
-        eye = xp.eye(self.order, dtype=K.dtype, device=K.device)
-        step = xp.linalg.solve(gram + load[..., None] * eye, V - K @ s.S)
+        step = xp.linalg.solve(ops.add_diagonal(gram, load), V - K @ s.S)
         return AffineProjectionState(s.S + ops.scale_rows(mu, turned @ step), K, V)
 
     def read(self, s: AffineProjectionState, q: Array) -> Array:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from array_api_compat import array_namespace
 
 from engine import ops
-from engine.api import Array, Decay, Space, hookimpl
+from engine.api import Array, Card, Decay, Space, hookimpl
 
 
 class LeastSquaresState(NamedTuple):
@@ -25,7 +25,9 @@ class LeastSquares:
     """A <- gamma A + k k^T, B <- gamma B + k v^T, S = (A + ridge I)^-1 B.
 
     The exact minimiser of sum_i gamma^(t-i) |S^T k_i - v_i|^2 + ridge |S|^2 at every step, by a
-    solve per step. Unlike `rls`, the ridge does not decay. gamma = 0 keeps only the newest pair.
+    solve of its normal equations (Gauss 1809; Haykin, Adaptive Filter Theory, ch. 9). Unlike `rls`,
+    the ridge does not decay. gamma = 0 keeps only the newest pair. Stable for gamma in [0, 1].
+    A (key, key), B and S (key, value), gamma one number.
 
     Parameters
     ----------
@@ -34,6 +36,17 @@ class LeastSquares:
     """
 
     ridge: float = 1e-6
+    card: ClassVar[Card] = Card(
+        history="exponential in age: gamma^a",
+        model="linear, S^T q",
+        inner="the weighted least-squares problem over all pairs, from running sums",
+        error="no error",
+        stable="0 <= gamma <= 1",
+        retained="dk*dk + 2*dk*dv",
+        write="2*dk*dk + 2*dk*dv + dk**3/3 + dk*dk*dv",
+        query="dk*dv",
+        lost="single pairs: only second moments are kept",
+    )
 
     def __post_init__(self) -> None:
         if not self.ridge > 0:
@@ -53,8 +66,7 @@ class LeastSquares:
         xp = array_namespace(s.A)
         A = ops.scale_rows(gamma, s.A) + ops.outer(k, k)
         B = ops.scale_rows(gamma, s.B) + ops.outer(k, v)
-        eye = xp.eye(A.shape[-1], dtype=A.dtype, device=getattr(A, "device", None))
-        return LeastSquaresState(A, B, xp.linalg.solve(A + self.ridge * eye, B))
+        return LeastSquaresState(A, B, xp.linalg.solve(ops.add_diagonal(A, self.ridge), B))
 
     def read(self, s: LeastSquaresState, q: Array) -> Array:
         """Return S^T q."""

@@ -75,8 +75,7 @@ class Mesa:
     def read(self, s: MesaState, q: Array) -> Array:
         """Return the fit's answer, by a solve for this query."""
         xp = array_namespace(s.H)
-        diagonal = ops.channels(self.ridge, q) * xp.ones_like(q)
-        M = s.H + diagonal[..., None] * xp.eye(q.shape[-1], dtype=q.dtype, device=q.device)
+        M = ops.add_diagonal(s.H, ops.channels(self.ridge, q))
         if self.iterations is None:
             return ops.vecmat(xp.linalg.solve(M, q[..., None])[..., 0], s.G)
         return ops.vecmat(self._conjugate_gradient(M, q), s.G)

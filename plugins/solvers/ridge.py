@@ -66,8 +66,7 @@ class Ridge:
     def _fit(self, keys: Array, values: Array) -> Array:
         xp = array_namespace(keys)
         turned = xp.matrix_transpose(keys)
-        eye = xp.eye(keys.shape[-1], dtype=keys.dtype, device=keys.device)
-        return xp.linalg.solve(turned @ keys + self.ridge * eye, turned @ values)
+        return xp.linalg.solve(ops.add_diagonal(turned @ keys, self.ridge), turned @ values)
 
     def read(self, s: RidgeState, q: Array) -> Array:
         """Return S^T q."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from array_api_compat import array_namespace
 
 from engine import ops
-from engine.api import Array, Coefficient, Space, hookimpl
+from engine.api import Array, Card, Coefficient, Space, hookimpl
 
 Forgetting = Annotated[Array, Coefficient(low=0.0, high=1.0, above=True)]
 
@@ -42,6 +42,17 @@ class RLS:
 
     ridge: float = 1e-3
     limit: float | None = None
+    card: ClassVar[Card] = Card(
+        history="exponential in age: gamma^a",
+        model="linear, S^T q",
+        inner="the weighted ridge problem over all pairs, by a rank-one update",
+        error="no decay",
+        stable="0 < gamma <= 1",
+        retained="dk*dk + dk*dv",
+        write="3*dk*dk + 2*dk*dv",
+        query="dk*dv",
+        lost="single pairs: only the fit and the keys' covariance are kept",
+    )
 
     def __post_init__(self) -> None:
         if not self.ridge > 0:
@@ -56,14 +67,24 @@ class RLS:
     def write(self, s: RLSState, k: Array, v: Array, *, gamma: Forgetting = 1.0) -> RLSState:
         """Fold in one pair by a rank-one update."""
         xp = array_namespace(s.P)
+        eps = xp.finfo(s.P.dtype).eps
         Pk = ops.matvec(s.P, k)
-        den = gamma + ops.dot(k, Pk)
+        kPk = ops.dot(k, Pk)
+        den = gamma + kPk
         # outer(Pk, Pk) is symmetric to the last bit; outer(Pk / den, Pk) is not, and drifts apart.
         P = s.P - ops.scale_rows(1.0 / den, ops.outer(Pk, Pk))
+        # That leaves k.P k = gamma kPk / den, while rounding moves every entry by up to eps max(P),
+        # as large as other directions are. Where it could hide what is left along k, P may turn
+        # indefinite, or 0 for good; there the rounding's bound joins the diagonal: P stays positive,
+        # and k.P k does not fall much below 8 eps max(P) k.k.
+        noise = 2.0 * eps * xp.max(s.P, axis=(-2, -1))[..., None]
+        lost = gamma * kPk < 4.0 * noise * den * ops.dot(k, k)
+        if xp.any(lost):
+            P = xp.where(lost[..., None], ops.add_diagonal(P, noise), P)
         P = ops.scale_rows(1.0 / gamma, P)
-        limit = xp.finfo(P.dtype).eps ** -0.25 if self.limit is None else self.limit
-        if xp.any(P > limit / self.ridge):
-            P = self._renewed(P, limit / self.ridge)
+        bound = (eps**-0.25 if self.limit is None else self.limit) / self.ridge
+        if xp.any(P > bound):
+            P = self._renewed(P, bound)
         return RLSState(s.S + ops.outer(Pk / den, v - ops.vecmat(k, s.S)), P)
 
     def _renewed(self, P: Array, bound: float) -> Array:

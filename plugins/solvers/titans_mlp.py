@@ -51,10 +51,10 @@ class TitansMLP:
 
     Titans (Behrouz et al. 2024, arXiv:2501.00663) with the memory M(x) = W2^T act(W1^T x + b1) + b2
     and act = GELU; W stands for every parameter. The gradient is taken at the undecayed weights.
-    W2, b1 and b2 start at zero, so that an empty memory reads zeros; W1 is drawn, the same for every
-    trial. No range of theta is known to be stable for all streams: the curvature depends on the
-    weights; with eta = alpha = 0 the output layer alone needs theta (|act|^2 + 1) <= 1. Shapes as
-    the state names them; theta, eta, alpha one number each.
+    W2, b1 and b2 start at zero, so that an empty memory reads zeros; W1 is drawn, the same for all
+    trials. No range of theta is stable for all streams, for the curvature depends on the weights;
+    with eta = alpha = 0 the output layer alone needs theta (|act|^2 + 1) <= 1. Shapes as the state
+    names them; theta, eta, alpha one number each.
 
     Parameters
     ----------
