@@ -147,3 +147,16 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
     for c in rest:
         y = y * x + c
     return y
+
+
+def gate(a: Array, b: Array) -> Array:
+    """Return exp(-exp(a) softplus(b)), the decay that Mamba-2 and gated delta nets emit, in [0, 1].
+
+    Taken through logarithms: exp(a) overflowing against softplus(b) underflowing is not NaN.
+    """
+    xp = array_namespace(a, b)
+    small = b < -15.0
+    # log softplus(b) = b - exp(b)/2 + O(exp(2b)): below -15 the rest is under float64 rounding.
+    safe = xp.where(small, xp.zeros_like(b), b)
+    softplus = xp.where(safe > 0, safe, xp.zeros_like(b)) + xp.log1p(xp.exp(-xp.abs(safe)))
+    return xp.exp(-xp.exp(a + xp.where(small, b - xp.exp(b) / 2, xp.log(softplus))))

@@ -44,8 +44,8 @@ def example(solver: Solver, steps: int = STEPS, trials: int = TRIALS, seed: int 
     rng = np.random.default_rng(seed)
     keys = rng.standard_normal((steps, trials, KEY))
     keys /= np.linalg.norm(keys, axis=-1, keepdims=True)
-    values = rng.standard_normal((steps, trials, VALUE))
     sizes = _sizes(solver)
+    values = rng.standard_normal((steps, trials, sizes["value"]))
     coefficients: dict[str, Any] = {}
     for name, d in signatures.coefficients(type(solver)).items():
         axis = d.spec.axis
@@ -65,8 +65,13 @@ def example(solver: Solver, steps: int = STEPS, trials: int = TRIALS, seed: int 
 
 def _sizes(solver: Solver) -> dict[str, int]:
     """Return the length of every dim of a solver's state."""
-    state = solver.init(Space({"key": KEY, "value": VALUE}, (TRIALS,), np, np.dtype(np.float64)))
     sizes = {"key": KEY, "value": VALUE}
+    where = (TRIALS,), np, np.dtype(np.float64)
+    try:
+        state = solver.init(Space(sizes, *where))
+    except ValueError:  # a rule that needs keys and values of one length says so
+        sizes["value"] = KEY
+        state = solver.init(Space(sizes, *where))
     dims = signatures.state_dims(type(state))
     for name, x in zip(state._fields, state, strict=True):
         if not isinstance(x, Rows):
@@ -227,10 +232,11 @@ def _cost_as_declared(solver: Solver) -> None:
     for x in track.state:
         array = x.array if isinstance(x, Rows) else x
         held += int(np.prod(array.shape[1:]))
-    declared = retained(solver, KEY, VALUE, STEPS)
+    dv = given.values.shape[-1]
+    declared = retained(solver, KEY, dv, STEPS)
     assert held == declared, f"card.retained = {card.retained!r} is {declared}, but it holds {held}"
     for formula in (card.write, card.query):
-        assert _cost(solver, formula, KEY, VALUE, STEPS) >= 0
+        assert _cost(solver, formula, KEY, dv, STEPS) >= 0
 
 
 def _cost(solver: Solver, formula: str, dk: int, dv: int, t: int) -> float:
@@ -275,7 +281,8 @@ def _finite_where_stable(solver: Solver) -> None:
     given = example(solver, steps=steps)
     coefficients: dict[str, Any] = {n: x[:, 0] for n, x in given.coefficients.items()}
     coefficients |= card.diverges
-    ds = simulate(solver, keys, np.ones((steps, VALUE), np.float32), **coefficients)
+    ones = np.ones((steps, given.values.shape[-1]), np.float32)
+    ds = simulate(solver, keys, ones, **coefficients)
     assert int(ds.diverged_at) >= 0, (
         f"card says that it diverges at {dict(card.diverges)}; it does not"
     )

@@ -76,7 +76,7 @@ class AffineProjection:
         energy = xp.linalg.diagonal(gram)
         # A key that is zero, or not there yet, has an equation of its own, 1 x = error, and moves
         # nothing. Equal keys stay apart by the rounding of their products, whatever eps is.
-        least = xp.finfo(K.dtype).eps * xp.sum(energy, axis=-1, keepdims=True)
+        least = float(xp.finfo(K.dtype).eps) * xp.sum(energy, axis=-1, keepdims=True)
         load = self.eps + least + xp.astype(energy == 0, K.dtype)
         step = xp.linalg.solve(ops.add_diagonal(gram, load), V - K @ s.S)
         return AffineProjectionState(s.S + ops.scale_rows(mu, turned @ step), K, V)

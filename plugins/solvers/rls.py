@@ -67,7 +67,7 @@ class RLS:
     def write(self, s: RLSState, k: Array, v: Array, *, gamma: Forgetting = 1.0) -> RLSState:
         """Fold in one pair by a rank-one update."""
         xp = array_namespace(s.P)
-        eps = xp.finfo(s.P.dtype).eps
+        eps = float(xp.finfo(s.P.dtype).eps)
         Pk = ops.matvec(s.P, k)
         kPk = ops.dot(k, Pk)
         den = gamma + kPk
@@ -75,8 +75,8 @@ class RLS:
         P = s.P - ops.scale_rows(1.0 / den, ops.outer(Pk, Pk))
         # That leaves k.P k = gamma kPk / den, while rounding moves every entry by up to eps max(P),
         # as large as other directions are. Where it could hide what is left along k, P may turn
-        # indefinite, or 0 for good; there the rounding's bound joins the diagonal: P stays positive,
-        # and k.P k does not fall much below 8 eps max(P) k.k.
+        # indefinite, or 0 for good; there the rounding's bound joins the diagonal: P stays
+        # positive, and k.P k does not fall much below 8 eps max(P) k.k.
         noise = 2.0 * eps * xp.max(s.P, axis=(-2, -1))[..., None]
         lost = gamma * kPk < 4.0 * noise * den * ops.dot(k, k)
         if xp.any(lost):
