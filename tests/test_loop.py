@@ -25,7 +25,7 @@ SOLVERS = {
     "least squares": ("least_squares", {"ridge": 1e-3}),
 }
 RANGES = {"beta": (0.0, 1.0), "gamma": (0.9, 1.0)}
-VIEWS = [None, "unit", "elu1", "exp", "relu"]
+VIEWS = [None, "unit", "elu1", "exp"]
 SCENARIO = {
     "seed": 3,
     "trials": 3,
@@ -89,7 +89,7 @@ def assert_same(got, want):
 # What a number depends on
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", [None, "elu1"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
 @pytest.mark.parametrize(("key", "value"), [(1, 1), (4, 1), (1, 3), (7, 5), (33, 17)])

@@ -524,6 +524,14 @@ def test_a_distribution_that_is_seen_twice_is_one(install, tmp_path, monkeypatch
     assert found.get("solver", "leaky").source == "strange-dist 2.5"
 
 
+def test_of_two_copies_of_a_distribution_the_first_on_the_path_counts(install):
+    install("strange-dist", swap("S <- keep S", "S <- older S"), folder="old")
+    install("Strange_Dist", LEAKY, folder="new")
+    found = registry.load()
+    assert found.broken == [] and found.ambiguous() == []
+    assert found.get("solver", "leaky").rule.startswith("S <- keep S")
+
+
 def test_a_module_with_two_entry_points_is_one_plugin(install):
     site = install("strange-dist", LEAKY)
     points = site / "strange-dist-2.5.dist-info" / "entry_points.txt"

@@ -1,5 +1,6 @@
 """The store of a run: every step, its own bits, readable without this project, cut or whole."""
 
+import functools
 import json
 import resource
 import subprocess
@@ -55,6 +56,12 @@ def flat(tree):
     return found
 
 
+@functools.cache
+def in_memory():
+    """Return the variables of SCENARIO, run in memory."""
+    return flat(engine.run(SCENARIO))
+
+
 def assert_same(got, want):
     assert got.keys() == want.keys()
     for path, (dims, x) in want.items():
@@ -87,12 +94,12 @@ def test_a_stored_run_is_the_run_in_memory(record, dtype, tmp_path, small_shards
 
 
 def test_shards_and_chunks_change_no_bit(tmp_path, monkeypatch):
-    want = flat(engine.run(SCENARIO, **{"stream.steps": 19}))
-    for shard, chunk, block in ((1, 2**22, 1024), (16, 512, 7), (1024, 100, 8), (8, 1, 1)):
+    want = flat(engine.run(SCENARIO, **{"stream.steps": 9}))
+    for shard, chunk, block in ((1, 2**22, 1024), (4, 512, 7), (8, 1, 1)):
         monkeypatch.setattr("engine.recorder.SHARD_STEPS", shard)
         monkeypatch.setattr("engine.recorder.BLOCK_STEPS", block)
         monkeypatch.setattr("engine.store.CHUNK_BYTES", chunk)
-        got = engine.run(SCENARIO, tmp_path / f"{shard}-{chunk}.zarr", **{"stream.steps": 19})
+        got = engine.run(SCENARIO, tmp_path / f"{shard}-{chunk}.zarr", **{"stream.steps": 9})
         assert_same(flat(got), want)
 
 
@@ -100,8 +107,10 @@ def test_shards_and_chunks_change_no_bit(tmp_path, monkeypatch):
 def test_runs_of_any_length_are_stored_whole(steps, tmp_path, monkeypatch):
     """CASES A07: number of stored steps = number of steps given; none at all is a run too."""
     monkeypatch.setattr("engine.recorder.SHARD_STEPS", 64 if steps < 100 else 512)
-    memory = engine.run(SCENARIO, **{"stream.steps": steps})
-    engine.run(SCENARIO, tmp_path / "run.zarr", **{"stream.steps": steps})
+    few = {n: SCENARIO["solvers"][n] for n in ("softmax", "delta", "rls")}
+    scenario = {**SCENARIO, "solvers": few}
+    memory = engine.run(scenario, **{"stream.steps": steps})
+    engine.run(scenario, tmp_path / "run.zarr", **{"stream.steps": steps})
     got, attrs = plain(tmp_path / "run.zarr")
     assert_same(got, flat(memory))
     assert attrs["committed"] == steps == got["stream/keys"][1].shape[0]
@@ -398,7 +407,7 @@ def cut(monkeypatch):
 
 def assert_prefix(path, steps, status):
     """Assert that a store shows the first steps of the whole run, and no others."""
-    run, whole = engine.open(path), flat(engine.run(SCENARIO))
+    run, whole = engine.open(path), in_memory()
     assert run.attrs["status"] == status and run.attrs["committed"] == steps
     assert run.sizes["step"] == steps
     got = flat(run)
@@ -418,8 +427,7 @@ def assert_prefix(path, steps, status):
 @pytest.mark.parametrize(
     ("at", "done"),
     [
-        (1, 0), (20, 0), (PER_SHARD, 0), (PER_SHARD + 1, 16), (3 * PER_SHARD, 32),
-        (3 * PER_SHARD + 1, 48), (9 * PER_SHARD + 1, 144), (10 * PER_SHARD, 144),
+        (1, 0), (PER_SHARD, 0), (PER_SHARD + 1, 16), (3 * PER_SHARD, 32), (10 * PER_SHARD, 144),
     ],
 )  # fmt: skip
 def test_a_disk_that_fills_up_leaves_the_committed_prefix(at, done, cut, tmp_path, small_shards):
@@ -476,7 +484,7 @@ def test_the_mark_moves_last(tmp_path, monkeypatch, small_shards):
 def test_a_run_can_be_read_while_it_is_written(tmp_path, small_shards):
     seen, path = [], tmp_path / "run.zarr"
     plan = experiment.prepare(SCENARIO, {})
-    whole = flat(engine.run(SCENARIO))
+    whole = in_memory()
 
     def watch(frame):
         run = engine.open(path)
@@ -560,7 +568,7 @@ def test_a_run_that_is_killed_leaves_the_committed_prefix(tmp_path):
     assert done.returncode == 9, done.stderr
     run = engine.open(tmp_path / "run.zarr")
     assert run.attrs["status"] == "running" and run.attrs["committed"] == 48
-    got, whole = flat(run), flat(engine.run(SCENARIO))
+    got, whole = flat(run), in_memory()
     for name, (dims, x) in got.items():
         want = whole[name][1][:48] if dims[:1] == ("step",) else whole[name][1]
         assert x.tobytes() == want.tobytes(), name
@@ -577,13 +585,15 @@ def corrupt(path, at):
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["stream/keys", "stream/key_id", "solvers/rls/P"])
-def test_a_flipped_bit_is_found(name, tmp_path):
-    engine.run(SCENARIO, tmp_path / "run.zarr")
-    (file,) = [f for f in (tmp_path / "run.zarr" / name / "c").rglob("*") if f.is_file()]
-    corrupt(file, file.stat().st_size // 2)
-    with pytest.raises(Exception, match="(?i)checksum|corrupt|data error|zstd"):
-        engine.open(tmp_path / "run.zarr")[name].load()
+def test_a_flipped_bit_is_found(tmp_path):
+    """In numbers that are compressed and in numbers that are not."""
+    run = engine.run(SCENARIO, tmp_path / "run.zarr")
+    run["solvers/delta/S"].load()
+    for name in ("stream/keys", "stream/key_id", "solvers/rls/P"):
+        (file,) = [f for f in (tmp_path / "run.zarr" / name / "c").rglob("*") if f.is_file()]
+        corrupt(file, file.stat().st_size // 2)
+        with pytest.raises(Exception, match="(?i)checksum|corrupt|data error|zstd"):
+            engine.open(tmp_path / "run.zarr")[name].load()
 
 
 # Where a store may be
