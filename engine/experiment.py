@@ -19,11 +19,12 @@ from engine import coefficients
 from engine.backend import backend as get_backend
 from engine.errors import InputError, RunError, at
 from engine.frames import Frame
-from engine.loop import Track, loop
+from engine.loop import loop
 from engine.probes import Written, ask
 from engine.recorder import MemorySink, Recorder, block_steps, layout, shard_steps
 from engine.scenario import Scenario, load
 from engine.sources import Fingerprint, GeneratorSource, Source
+from engine.track import Track
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -49,8 +50,12 @@ class Plan:
     tracks: list[Track]
 
 
-def prepare(scenario: str | Path | Mapping[str, Any], overrides: Mapping[str, Any]) -> Plan:
+def prepare(
+    scenario: str | Path | Mapping[str, Any], overrides: Mapping[str, Any], live: bool = False
+) -> Plan:
     """Return a plan; everything that can be wrong with a scenario is found here.
+
+    `live` plans keep every state, whatever the scenario records.
 
     Raises
     ------
@@ -59,6 +64,7 @@ def prepare(scenario: str | Path | Mapping[str, Any], overrides: Mapping[str, An
     """
     made = load(scenario, overrides)
     table, tracks = made.table, []
+    record = live or table.record == "every"
     with at(f"{made.where}: backend = {table.backend!r}"):
         backend = get_backend(table.backend)
     with at(f"{made.where}: stream"):
@@ -66,8 +72,9 @@ def prepare(scenario: str | Path | Mapping[str, Any], overrides: Mapping[str, An
     for label, entry in made.entries.items():
         with at(f"{made.where}: solvers.{label}"):
             track = Track(
-                label, entry.solver, source, entry.bindings, entry.view, backend, table.dtype
-            )
+                label, entry.solver, source, entry.bindings, entry.view, backend, table.dtype,
+                record, table.kernel,
+            )  # fmt: skip
         for name, binding in entry.bindings.items():
             value = made.resolved["solvers"][label][name]
             with at(f"{made.where}: solvers.{label}.{name} = {value!r}"):
@@ -104,7 +111,7 @@ def stream(
     """
     if every < 1:
         raise InputError(f"every = {every} must be at least 1")
-    plan = prepare(scenario, overrides)
+    plan = prepare(scenario, overrides, live=True)
     return loop(plan.source, plan.tracks, every)
 
 

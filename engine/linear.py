@@ -123,3 +123,15 @@ class MomentumRule(LinearRule):
         kept = decayed(s.S, token)
         U = ops.scale_rows(token.momentum, s.U) + change(s.S, kept, token)
         return MomentumState(kept + (U if token.gain is None else ops.scale_rows(token.gain, U)), U)
+
+
+def is_plain(rule: Any) -> bool:
+    """Return whether a rule is the recurrence of its tokens and nothing else.
+
+    Then a fast form may run it; a rule with a write, a read or a state of its own steps.
+    """
+    base = MomentumRule if isinstance(rule, MomentumRule) else LinearRule
+    own = type(rule)
+    return isinstance(rule, base) and all(
+        getattr(own, name) is getattr(base, name) for name in ("init", "write", "read")
+    )

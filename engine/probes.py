@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.frames import Frame
-from engine.loop import Track
 from engine.measure import recalled
 from engine.sources import Source
+from engine.track import Track
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import numpy as np
 
 from engine.api import Rows
 from engine.frames import Frame
-from engine.loop import Track
 from engine.sources import Source, Tokens
+from engine.track import Track
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -12,9 +12,10 @@ from engine.backend import backend as get_backend
 from engine.backend import host
 from engine.coefficients import Binding
 from engine.errors import InputError, nearest
-from engine.loop import Track, loop
+from engine.loop import loop
 from engine.recorder import MemorySink, Recorder, States, block_steps
 from engine.sources import ArraySource
+from engine.track import Track
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,6 +31,7 @@ def simulate(
     state: Any = None,
     record: States = "every",
     backend: str = "numpy",
+    kernel: str = "auto",
     dtype: Any = None,
     **coefficients: Any,
 ) -> xr.Dataset:
@@ -56,6 +58,9 @@ def simulate(
         Keep every state, or the last one only.
     backend : "numpy" or "cupy"
         Where to compute. The result is NumPy.
+    kernel : "auto", "loop" or "numba"
+        Form of the recurrence. "auto" takes the compiled one for the linear family where numba is
+        installed (extra `fast`), and steps elsewhere. Results differ by rounding.
     dtype : "float32" or "float64", optional
         Precision; default: the widest of keys, values and queries (integers count as float64,
         float16 as float32).
@@ -92,7 +97,10 @@ def simulate(
     bindings = _bindings(rule, coefficients, source, trial)
     floats = [arrays[name] for name in ("keys", "values", "queries") if name in arrays]
     name, where = type(rule).__name__.lower(), get_backend(backend)
-    track = Track(name, rule, source, bindings, None, where, _dtype(dtype, floats))
+    working = _dtype(dtype, floats)
+    track = Track(
+        name, rule, source, bindings, None, where, working, record == "every", kernel
+    )  # fmt: skip
     if state is not None:
         track.restore(_state(state, track, trial))
     sink = MemorySink()
@@ -101,7 +109,12 @@ def simulate(
         recorder.write(frame)
     recorder.close()
     ds = sink.dataset(f"solvers/{track.label}")
-    ds.attrs = {"solver": type(rule).__name__, "dtype": track.dtype.name, "backend": backend}
+    ds.attrs = {
+        "solver": type(rule).__name__,
+        "dtype": track.dtype.name,
+        "backend": backend,
+        "kernel": track.kernel,
+    }
     return ds if trial else ds.isel(trial=0)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.api import Rows
-from engine.loop import Track
 from engine.measure import error_curve
+from engine.track import Track
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"errors", "ops", "rows", "draws", "api"},
     {
-        "linear", "kernels", "signatures", "registry", "backend", "sources", "coefficients",
-        "factories", "cards", "measure",
+        "linear", "signatures", "registry", "backend", "sources", "coefficients", "factories",
+        "cards", "measure", "steps", "compiled", "kernels",
     },
-    {"frames", "loop", "recorder", "simulation", "scenario", "experiment", "probes"},
+    {"frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes"},
     {"store", "summary"},
     {"figures", "printing", "plugin_commands", "cli", "testing"},
 )  # fmt: skip

@@ -11,10 +11,11 @@ from engine.api import Array, Gain, Generator, Rows, View
 from engine.backend import backend
 from engine.coefficients import Binding
 from engine.linear import LinearRule, LinearState, Token
-from engine.loop import Track, loop
+from engine.loop import loop
 from engine.recorder import MemorySink, Recorder
 from engine.signatures import coefficients
 from engine.sources import ArraySource, Fingerprint, GeneratorSource
+from engine.track import Track
 
 SOLVERS = {
     "softmax": ("softmax_attention", {"scale": 0.5}),

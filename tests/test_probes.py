@@ -10,11 +10,12 @@ import engine
 from engine.api import Generator
 from engine.backend import backend
 from engine.coefficients import Binding
-from engine.loop import Track, loop
+from engine.loop import loop
 from engine.measure import recalled
 from engine.probes import Written, ask
 from engine.signatures import coefficients
 from engine.sources import ArraySource, GeneratorSource
+from engine.track import Track
 
 
 def make_track(source, name="delta", view=None, **given):

@@ -18,9 +18,10 @@ import engine
 from engine import experiment, store
 from engine.api import Array
 from engine.backend import backend
-from engine.loop import Track, loop
+from engine.loop import loop
 from engine.recorder import MemorySink, Recorder
 from engine.sources import ArraySource
+from engine.track import Track
 
 SCENARIO = {
     "title": "a bit of everything",

@@ -15,10 +15,11 @@ from engine.backend import backend
 from engine.cards import evaluate
 from engine.coefficients import Binding
 from engine.linear import LinearRule
-from engine.loop import Track, loop
+from engine.loop import loop
 from engine.simulation import simulate
 from engine.sources import ArraySource
 from engine.testing.compare import KEY, STEPS, TRIALS, VALUE, same
+from engine.track import Track
 
 
 @dataclass(frozen=True)
@@ -269,6 +270,25 @@ def _token_is_pure(solver: Solver) -> None:
                 same({name: np.asarray(whole[i])}, {name: np.asarray(part)}, "a block of tokens")
 
 
+def _fast_equals_loop(solver: Solver) -> None:
+    given = example(solver)
+    mask = np.random.default_rng(2).uniform(size=(STEPS, TRIALS)) < 0.8
+    for masked in (None, mask):
+        fast = simulate(solver, given.keys, given.values, mask=masked, **given.coefficients)
+        if fast.attrs["kernel"] == "loop":
+            return  # it has no fast form here
+        coefficients = given.coefficients
+        loop = simulate(
+            solver, given.keys, given.values, mask=masked, kernel="loop", **coefficients
+        )
+        for name in loop.data_vars:
+            scale = max(1.0, float(np.nanmax(np.abs(loop[name].values), initial=0.0)))
+            error = np.abs(loop[name].values - fast[name].values)
+            worst = float(np.nanmax(error, initial=0.0)) / scale
+            # Another order of the same operations: rounding, amplified by T steps.
+            assert worst < 1e-11, f"{name!r} differs by {worst:.3g} from the step loop"
+
+
 def _finite_where_stable(solver: Solver) -> None:
     given = example(solver, steps=200)
     ds = simulate(solver, given.keys, given.values, **given.coefficients)
@@ -300,5 +320,6 @@ CHECKS: dict[str, Callable[[Any], None]] = {
     "strict_arrays": _strict_arrays,
     "cost_as_declared": _cost_as_declared,
     "token_is_pure": _token_is_pure,
+    "fast_equals_loop": _fast_equals_loop,
     "finite_where_stable": _finite_where_stable,
 }

@@ -1,0 +1,180 @@
+"""The linear family's recurrence, compiled. The only file that imports numba.
+
+Given its tokens, a column of S evolves independently of every other column and of every other
+trial. The work is cut into units of one trial and a tile of columns, which run on any thread in any
+order; inside a unit the order of operations is fixed (no fastmath). Results therefore depend on
+neither threads, nor batch, nor block size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, prange
+
+from engine.api import Array
+from engine.backend import Backend
+from engine.linear import LinearRule
+from engine.steps import Advanced, Block
+
+NONE, SCALAR, CHANNEL = 0, 1, 2
+
+
+class Flags(NamedTuple):
+    """What a rule's tokens have: the kernel's branches, none of them inside a loop over columns."""
+
+    decay: int
+    forgets_first: bool
+    reads_key: bool
+    address: bool
+    erase: bool
+    momentum: bool
+    mask: bool
+    record: bool
+
+
+def advance(rule: LinearRule, state: Any, block: Block, backend: Backend) -> Advanced:
+    """Run a block of a plain linear rule on NumPy arrays."""
+    k, v, q = (_by_trial(x) for x in (block.keys, block.values, block.queries))
+    token = rule.token(k, v, **{n: _by_trial(x) for n, x in block.writes.items()})
+    trials, steps, dv = v.shape
+    dtype, width = k.dtype, 0 if token.decay is None else token.decay.shape[-1]
+    flags = Flags(
+        decay=NONE if width == 0 else SCALAR if width == 1 else CHANNEL,
+        forgets_first=token.forgets_first,
+        reads_key=token.address is k and not (token.forgets_first and width > 1),
+        address=token.address is not None,
+        erase=token.erase is not None,
+        momentum=token.momentum is not None,
+        mask=block.mask is not None,
+        record=block.record,
+    )
+    S = np.array(state.S, order="C")
+    U = np.array(state.U, order="C") if flags.momentum else np.zeros((1, 1, 1), dtype)
+    prediction, output = (np.empty((trials, steps, dv), dtype) for _ in range(2))
+    states = np.empty((steps, *S.shape) if flags.record else (1, 1, 1, 1), dtype)
+    velocities = np.empty(states.shape if flags.momentum else (1, 1, 1, 1), dtype)
+    absent, one = np.zeros((1, 1, 1), dtype), np.ones((1, 1, 1), dtype)
+
+    def full(x: Array | None, instead: np.ndarray) -> np.ndarray:
+        x = instead if x is None else np.asarray(x, dtype)
+        return np.ascontiguousarray(np.broadcast_to(x, (trials, steps, x.shape[-1])))
+
+    _linear(
+        S, U, k, full(token.value, v), q, full(token.write, k), full(token.address, absent),
+        full(token.erase, absent), full(token.decay, absent), full(token.strength, one),
+        full(token.momentum, absent), full(token.gain, one),
+        np.ones((1, 1), bool) if block.mask is None else np.ascontiguousarray(block.mask.T),
+        flags, prediction, output, states, velocities,
+    )  # fmt: skip
+    ended, every = {"S": S}, {"S": states}
+    if flags.momentum:
+        ended["U"], every["U"] = U, velocities
+    return Advanced(
+        type(state)(**ended), prediction.swapaxes(0, 1), output.swapaxes(0, 1),
+        every if block.record else {},
+    )  # fmt: skip
+
+
+def _by_trial(x: np.ndarray) -> np.ndarray:
+    """Return (trial, step, ...): a trial's tokens next to each other in memory."""
+    return np.ascontiguousarray(x.swapaxes(0, 1))
+
+
+@njit(parallel=True, cache=True, nogil=True, fastmath=False)
+def _linear(
+    S, U, keys, values, queries, write, address, erase, decay, strength, momentum, gain, mask,
+    flags, prediction, output, states, velocities,
+):  # fmt: skip
+    trials, steps, dk = keys.shape
+    dv = values.shape[2]
+    # One tile per trial reads every token once; a lone trial is cut so that every thread has work.
+    tile = 128 if trials > 1 else min(128, max(16, (dv + 1) // 2))
+    tiles = (dv + tile - 1) // tile
+    for unit in prange(trials * tiles):
+        b, low = unit // tiles, (unit % tiles) * tile
+        width = min(low + tile, dv) - low
+        s = S[b, :, low : low + width].copy()
+        u = U[b % U.shape[0], :, :].copy()  # numba wants one type, momentum or not
+        if flags.momentum:
+            u = U[b, :, low : low + width].copy()
+        read, old, new = (
+            np.empty(width, S.dtype),
+            np.empty(width, S.dtype),
+            np.empty(width, S.dtype),
+        )
+        for t in range(steps):
+            a = decay[b, t, 0] if flags.decay == SCALAR else S.dtype.type(1.0)
+            for j in range(width):
+                read[j] = 0.0
+                old[j] = 0.0
+            if flags.address and not flags.reads_key:
+                for i in range(dk):
+                    k, r = keys[b, t, i], address[b, t, i]
+                    if flags.forgets_first and flags.decay == CHANNEL:
+                        r = r * decay[b, t, i]
+                    for j in range(width):
+                        read[j] += k * s[i, j]
+                        old[j] += r * s[i, j]
+            else:
+                for i in range(dk):
+                    k = keys[b, t, i]
+                    for j in range(width):
+                        read[j] += k * s[i, j]
+                if flags.reads_key:
+                    for j in range(width):
+                        old[j] = read[j]
+            for j in range(width):
+                prediction[b, t, low + j] = read[j]
+                read[j] = 0.0
+            if flags.mask and not mask[b, t]:
+                for i in range(dk):
+                    q = queries[b, t, i]
+                    for j in range(width):
+                        read[j] += q * s[i, j]
+            else:
+                g, m, c = strength[b, t, 0], momentum[b, t, 0], gain[b, t, 0]
+                if flags.forgets_first and flags.decay == SCALAR:
+                    for j in range(width):
+                        old[j] = a * old[j]
+                for j in range(width):
+                    new[j] = values[b, t, low + j]
+                    if flags.address and not flags.erase:
+                        new[j] = new[j] - old[j]
+                    new[j] = g * new[j]
+                for i in range(dk):
+                    w, q = write[b, t, i], queries[b, t, i]
+                    d = decay[b, t, i] if flags.decay == CHANNEL else a
+                    if flags.momentum:
+                        for j in range(width):
+                            x = w * new[j]
+                            if flags.erase:
+                                x = x - erase[b, t, i] * old[j]
+                            u[i, j] = m * u[i, j] + x
+                            s[i, j] = d * s[i, j] + c * u[i, j]
+                            read[j] += q * s[i, j]
+                    elif flags.erase:
+                        e = erase[b, t, i]
+                        for j in range(width):
+                            y = d * s[i, j] + (w * new[j] - e * old[j])
+                            s[i, j] = y
+                            read[j] += q * y
+                    else:
+                        for j in range(width):
+                            y = d * s[i, j] + w * new[j]
+                            s[i, j] = y
+                            read[j] += q * y
+            for j in range(width):
+                output[b, t, low + j] = read[j]
+            if flags.record:
+                for i in range(dk):
+                    for j in range(width):
+                        states[t, b, i, low + j] = s[i, j]
+                if flags.momentum:
+                    for i in range(dk):
+                        for j in range(width):
+                            velocities[t, b, i, low + j] = u[i, j]
+        S[b, :, low : low + width] = s
+        if flags.momentum:
+            U[b, :, low : low + width] = u

@@ -1,0 +1,135 @@
+"""The step loop: read, write, read, one step at a time, for any rule on any array library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from engine.api import Array, Rows, Solver
+from engine.backend import Backend
+from engine.errors import RunError
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps as a solver sees them, in its dtype and on its device.
+
+    Parameters
+    ----------
+    start : int
+        First step.
+    keys, values, queries : array (step, trial, ...)
+        Tokens; keys and queries as the view maps them.
+    mask : NumPy array of bool (step, trial), optional
+        False skips the write.
+    writes, reads : mapping of str to array (step or 1, trial or 1, axis or 1)
+        Coefficients of `write` and of `read`.
+    record : bool
+        Whether the states on the way are wanted.
+    """
+
+    start: int
+    keys: Array
+    values: Array
+    queries: Array
+    mask: np.ndarray | None
+    writes: Mapping[str, Array]
+    reads: Mapping[str, Array]
+    record: bool = True
+
+
+class Advanced(NamedTuple):
+    """What a block came to: the state after it, both reads, and every state on the way.
+
+    `states` maps state variables (and `rows`) to arrays (step, trial, ...); it may be empty if the
+    block did not ask for them.
+    """
+
+    state: Any
+    prediction: Array
+    output: Array
+    states: Mapping[str, Array]
+
+
+def recorded(state: Any) -> dict[str, Any]:
+    """Return what is recorded of a state: its arrays, and `rows`, the rows held."""
+    fields = zip(state._fields, state, strict=True)
+    return dict(("rows", x.length) if isinstance(x, Rows) else (n, x) for n, x in fields)
+
+
+def advance(solver: Solver, state: Any, block: Block, backend: Backend) -> Advanced:
+    """Run a block step by step.
+
+    Raises
+    ------
+    RunError
+        If the rule fails; it names the step.
+    """
+    xp, device = backend.xp, backend.device
+    n, trials, _ = block.keys.shape
+    shape, dtype = (n, trials, block.values.shape[-1]), block.keys.dtype
+    prediction, output = (xp.empty(shape, dtype=dtype, device=device) for _ in range(2))
+    states: dict[str, Any] = {
+        name: np.empty((n, trials), dtype=np.int64)
+        if name == "rows"
+        else xp.empty((n, *x.shape), dtype=x.dtype, device=device)
+        for name, x in recorded(state).items()
+    }
+    reads = {name: _spread(xp, x, n, trials) for name, x in block.reads.items()}
+    writes = {name: _spread(xp, x, n, trials) for name, x in block.writes.items()}
+    mask, i = block.mask, 0
+    try:
+        for i in range(n):
+            k, v, q = block.keys[i, ...], block.values[i, ...], block.queries[i, ...]
+            for_read = {name: x[i, ...] for name, x in reads.items()}
+            store(prediction, i, solver.read(state, k, **for_read), "read")
+            skip = mask is not None and not mask[i].all()
+            old = _copied(xp, state) if skip else state
+            new = solver.write(state, k, v, **{name: x[i, ...] for name, x in writes.items()})
+            if type(new) is not type(state):
+                raise TypeError(f"write gave {type(new).__name__}, not {type(state).__name__}")
+            state = _select(xp, device, mask[i], new, old) if mask is not None and skip else new
+            store(output, i, solver.read(state, q, **for_read), "read")
+            for name, x in zip(state._fields, state, strict=True):
+                if isinstance(x, Rows):
+                    states["rows"][i] = x.length
+                else:
+                    store(states[name], i, x, name)
+    # A rule may raise anything, an exit too; the run says which and where.
+    except (Exception, SystemExit) as error:
+        raise RunError(
+            f"failed at step {block.start + i}: {type(error).__name__}: {error}"
+        ) from error
+    return Advanced(state, prediction, output, states)
+
+
+def store(into: Any, i: int, array: Any, what: str) -> None:
+    """Copy a step's array into its row; assignment alone would broadcast or cast silently."""
+    if getattr(array, "shape", None) != into.shape[1:] or array.dtype != into.dtype:
+        found = f"{array.dtype} {array.shape}" if hasattr(array, "dtype") else type(array).__name__
+        raise TypeError(f"{what} gave {found}, expected {into.dtype} {into.shape[1:]}")
+    into[i, ...] = array
+
+
+def _spread(xp: Any, x: Array, steps: int, trials: int) -> Array:
+    return xp.broadcast_to(x, (steps, trials, x.shape[-1]))
+
+
+def _copied(xp: Any, state: Any) -> Any:
+    """Return a state that outlives a write in place; rows never change."""
+    return type(state)(*(x if isinstance(x, Rows) else xp.asarray(x, copy=True) for x in state))
+
+
+def _select(xp: Any, device: Any, mask: np.ndarray, new: Any, old: Any) -> Any:
+    """Return the new state where the mask is true, the old one, bit for bit, elsewhere."""
+
+    def pick(a: Any, b: Any) -> Any:
+        if isinstance(a, Rows):
+            return a.where(mask, b)
+        chosen = mask.reshape(-1, *([1] * (a.ndim - 1)))
+        return xp.where(xp.asarray(chosen, device=device), a, b)
+
+    return type(new)(*(pick(a, b) for a, b in zip(new, old, strict=True)))
