@@ -95,7 +95,7 @@ def test_the_stream_is_the_stored_one(run):
 
 
 def test_what_each_solver_knows_follows_from_its_conventions(run):
-    """Prediction is the read before the write, output the read after it (DESIGN)."""
+    """Prediction is the read before the write, output the read after it."""
     keys = run["stream/keys"]
     for label in SOLVERS:
         solver = run[f"solvers/{label}"]
@@ -123,7 +123,7 @@ def test_the_solvers_are_what_the_scenario_says(run):
 
 
 def test_a_uniform_fit_goes_stale_and_a_decayed_one_does_not(run):
-    """GROUND_TRUTH: 50-step means of uniform LS at 0, 100, 200, 500, 1000, 1500, 1950."""
+    """Published: 50-step means of uniform LS at 0, 100, 200, 500, 1000, 1500, 1950."""
     error = np.sqrt(((run["solvers/uniform_ls/S"] - run["stream/target_map"]) ** 2).sum("key"))
     means = [float(error.isel(step=slice(a, a + 50)).mean()) for a in (0, 100, 200, 500, 1000)]
     means += [float(error.isel(step=slice(a, a + 50)).mean()) for a in (1500, 1950)]

@@ -164,8 +164,9 @@ def compare(arrays, meta, name, ours, tolerance):
     assert difference <= bound, f"{name}: {difference:.3g} > {bound:.3g}"
 
 
+@pytest.mark.parametrize("kernel", ["loop", "auto"])
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_golden(path):
+def test_golden(path, kernel):
     arrays, meta = read(path)
     stem, _, variant = path.stem.partition("__")
     if variant == "cv_bandwidth":
@@ -209,6 +210,7 @@ def test_golden(path):
         values,
         scale * queries,
         state=initial,
+        kernel=kernel,
         **coefficients,
     )
     assert (ds.diverged_at == -1).all()

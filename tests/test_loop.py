@@ -148,7 +148,7 @@ def test_live_frames_are_the_recorded_run_whatever_their_length():
 
 
 def test_a_longer_stream_begins_as_a_shorter_one():
-    """CASES A11: and with it, every state."""
+    """And with it, every state."""
     long = frames(SCENARIO, 64)
     short = frames(SCENARIO, 64, **{"stream.steps": 20})
     for path, x in short.items():
@@ -254,7 +254,7 @@ def test_a_frame_is_a_dataset_over_its_own_steps():
 
 
 def test_frames_stay_as_they_were():
-    """CASES A12: a frame that is kept does not change as the run goes on."""
+    """a frame that is kept does not change as the run goes on."""
     kept = list(engine.stream(SCENARIO, every=10))
     again = list(engine.stream(SCENARIO, every=10))
     for a, b in zip(kept, again, strict=True):
@@ -267,7 +267,7 @@ def test_frames_stay_as_they_were():
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 63, 64, 65, 1334])
 def test_streams_of_any_length_are_recorded_whole(steps):
-    """CASES A07 (titans-pytorch 59, flash-linear-attention 98): as many steps stored as given."""
+    """titans-pytorch 59, flash-linear-attention 98: as many steps stored as given."""
     given = arrays(steps, 2, 8, 8)
     given["keys"] /= np.maximum(np.linalg.norm(given["keys"], axis=-1, keepdims=True), 1e-300)
     whole = None
@@ -290,7 +290,7 @@ def test_streams_of_any_length_are_recorded_whole(steps):
 @pytest.mark.parametrize("junk", [0.0, 1e6, np.nan])
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
 def test_padding_changes_no_bit_of_the_stream_before_it(solver, junk):
-    """CASES A08 (flash-linear-attention 1272): lengths 5 and 9, decays of .1 at the padding."""
+    """flash-linear-attention 1272: lengths 5 and 9, decays of .1 at the padding."""
     given = arrays(9, 2)
     given["mask"] = np.ones((9, 2), bool)
     given["mask"][5:, 0] = False

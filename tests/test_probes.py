@@ -76,7 +76,7 @@ def test_a_masked_write_replaces_nothing_and_is_not_wanted():
 
 @pytest.mark.parametrize("junk", [0.0, 1e6, np.nan])
 def test_a_padded_trial_recalls_what_it_recalls_alone(junk):
-    """CASES A08: padding neither answers nor stands among the answers.
+    """Padding neither answers nor stands among the answers.
 
     With weak writes reads are short: a zero among the answers would be the nearest of many.
     """
@@ -138,7 +138,7 @@ def test_what_was_written_is_kept_though_the_generator_reuses_its_arrays():
 
 
 def test_orthonormal_keys_do_not_interfere():
-    """GROUND_TRUTH: orthonormal keys, N = d: Hebbian and delta(1) recall to 6e-16.
+    """Published: orthonormal keys, N = d: Hebbian and delta(1) recall to 6e-16.
 
     Each read is v plus d products of a rounding of k_i.k_j (about eps) with a unit value.
     """
@@ -159,7 +159,7 @@ def test_orthonormal_keys_do_not_interfere():
 
 
 def test_capacity_of_random_pairs_is_that_of_the_sealed_recall_study():
-    """GROUND_TRUTH B, d = 16, N/d = 8, 2000 repetitions: .1194 .1324 .0962; 30 trials here.
+    """Published, d = 16, N/d = 8, 2000 repetitions: .1194 .1324 .0962; 30 trials here.
 
     Tolerance: 4 standard errors of these trials' own mean.
     """
@@ -173,7 +173,7 @@ def test_capacity_of_random_pairs_is_that_of_the_sealed_recall_study():
 
 
 def test_least_squares_recalls_everything_up_to_the_dimension():
-    """GROUND_TRUTH C: random unit keys, least squares is exact to N = d."""
+    """Published: random unit keys, least squares is exact to N = d."""
     run = engine.run(
         {
             "trials": 20,

@@ -90,7 +90,7 @@ def test_trials_have_a_dim_even_if_there_is_one():
 
 
 def test_a_second_axis_of_the_same_length_has_another_name():
-    """CASES A16: isel, mean and chunk act on one axis; warnings are errors here."""
+    """isel, mean and chunk act on one axis; warnings are errors here."""
     ds = engine.simulate("rls", *draw(2, None, 3, 3)[:2])
     assert ds.P.dims == ("step", "key", "key_2")
     assert ds.P.isel(key_2=0).shape == (2, 3)
@@ -168,7 +168,7 @@ def test_the_final_record_is_the_last_state(case):
 
 
 def test_a_result_may_be_changed_without_changing_another():
-    """CASES A12: nothing recorded is a reference to anything that lives on."""
+    """nothing recorded is a reference to anything that lives on."""
     keys, values, _ = draw(trials=None)
     first = engine.simulate("delta", keys, values)
     kept = first.copy(deep=True)
@@ -201,7 +201,7 @@ def layouts(x):
 @each_solver
 @pytest.mark.parametrize("trials", [None, B])
 def test_every_layout_gives_the_same_bits_and_is_left_alone(case, trials, tmp_path):
-    """CASES A09 (flash-linear-attention 759, FlagGems 5896, scikit-learn 25165)."""
+    """flash-linear-attention 759, FlagGems 5896, scikit-learn 25165."""
     given = draw(trials=trials)
     want = engine.simulate(made(case), *given, **coefficients(case, trials=trials))
     variants = list(zip(*(layouts(x) for x in given), strict=True))
@@ -262,7 +262,7 @@ def test_integers_count_as_floats_and_never_wrap(dtype):
 
 
 def test_integer_products_do_not_wrap():
-    """CASES A10 (numpy issues 6128, 5626): int16 wraps to -6901, uint8 to [[109, 235], ...]."""
+    """numpy issues 6128, 5626: int16 wraps to -6901, uint8 to [[109, 235], ...]."""
     key = np.array([[-91, -119, -137, -132]], dtype=np.int16)
     assert float(engine.simulate("linear_attention", key, [[1.0]]).output[0, 0]) == 58635.0
     keys = np.array([[30, 12, 91], [18, 4, 13]], dtype=np.uint8)
@@ -312,7 +312,7 @@ def test_the_precision_is_the_widest_of_the_inputs(case, given, kept):
 
 @each_solver
 def test_coefficients_do_not_widen_the_state(case):
-    """CASES A20 (cupy issue 7418): a 0-d int64 array must not turn float32 into float64."""
+    """cupy issue 7418: a 0-d int64 array must not turn float32 into float64."""
     keys, values, _ = draw(trials=None, dtype="float32")
     for one in (1, 1.0, np.int64(1), np.float64(1), np.array(1), np.ones(T), xr.DataArray(1)):
         ds = engine.simulate(made(case), keys, values, **dict.fromkeys(case[2], one))
@@ -759,7 +759,7 @@ class Counter:
 
 
 def test_a_state_updated_in_place_is_recorded_step_by_step():
-    """CASES A12 (mizer issue 285): every step, not the last one everywhere."""
+    """mizer issue 285: every step, not the last one everywhere."""
     ds = engine.simulate(Counter(), np.eye(3), np.ones((3, 1)))
     assert ds.S.values[..., 0].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     assert ds["count"].dtype == "int64" and ds["count"].values.tolist() == [1, 2, 3]

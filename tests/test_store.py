@@ -106,7 +106,7 @@ def test_shards_and_chunks_change_no_bit(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 63, 64, 65, 1334])
 def test_runs_of_any_length_are_stored_whole(steps, tmp_path, monkeypatch):
-    """CASES A07: number of stored steps = number of steps given; none at all is a run too."""
+    """The number of stored steps = number of steps given; none at all is a run too."""
     monkeypatch.setattr("engine.recorder.SHARD_STEPS", 64 if steps < 100 else 512)
     few = {n: SCENARIO["solvers"][n] for n in ("softmax", "delta", "rls")}
     scenario = {**SCENARIO, "solvers": few}
@@ -121,7 +121,7 @@ def test_runs_of_any_length_are_stored_whole(steps, tmp_path, monkeypatch):
 
 
 def test_every_dim_has_its_own_name(tmp_path):
-    """CASES A16 (xarray issues 8579, 1378): a duplicate dim can be stored but not indexed."""
+    """xarray issues 8579, 1378: a duplicate dim can be stored but not indexed."""
     engine.run(SCENARIO, tmp_path / "run.zarr")
     with xr.open_datatree(tmp_path / "run.zarr", engine="zarr", chunks={}) as tree:
         P = tree["solvers/rls/P"]
@@ -317,7 +317,7 @@ def record(arrays, sink, shard, block, solver=None):
 
 @pytest.mark.parametrize("shard", [1, 2, 4])
 def test_states_updated_in_place_are_recorded_step_by_step(shard, tmp_path):
-    """CASES A12 (mizer issue 285): three pairs, unit keys, value 1."""
+    """mizer issue 285: three pairs, unit keys, value 1."""
     arrays = {"keys": np.eye(3)[:, None], "values": np.ones((3, 1, 1))}
     sink = MemorySink()
     track = record(arrays, sink, shard, 2)
@@ -329,7 +329,7 @@ def test_states_updated_in_place_are_recorded_step_by_step(shard, tmp_path):
 
 
 def test_zeros_integers_and_bools_come_back_as_they_are(tmp_path):
-    """CASES A13 (xarray-simlab issues 172, 162): 0 is a number, not a missing one."""
+    """xarray-simlab issues 172, 162: 0 is a number, not a missing one."""
     arrays = {
         "keys": np.zeros((4, 1, 4)),
         "values": np.zeros((4, 1, 2)),
@@ -353,7 +353,7 @@ def test_zeros_integers_and_bools_come_back_as_they_are(tmp_path):
 
 @pytest.mark.parametrize("junk", [0.0, 1e6, np.nan])
 def test_padded_steps_are_stored_as_missing(junk, tmp_path):
-    """CASES A08: not as repeated zeros, and without a trace in the states."""
+    """Not as repeated zeros, and without a trace in the states."""
     rng = np.random.default_rng(0)
     arrays = {"keys": rng.normal(size=(9, 2, 3)), "values": rng.normal(size=(9, 2, 2))}
     alone = {n: x[:5, :1].copy() for n, x in arrays.items()}

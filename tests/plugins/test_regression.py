@@ -104,7 +104,7 @@ def test_numbers_per_channel_must_fit_the_channels(option):
 
 @pytest.mark.parametrize("ridge", [1e-3, 0.1, 10.0])
 def test_rls_mesa_and_least_squares_are_ridge_regression_at_every_prefix(ridge):
-    """RECURRENCES D6: RLS(gamma = 1, P0 = I / ridge) = batch ridge = mesa(gamma = beta = 1)."""
+    """RLS(gamma = 1, P0 = I / ridge) = batch ridge = mesa(gamma = beta = 1)."""
     keys, values = pairs()
     queries = np.random.default_rng(1).normal(size=(60, 6))
     batch = engine.simulate(Ridge(ridge=ridge), keys, values, queries)
@@ -123,7 +123,7 @@ def test_rls_mesa_and_least_squares_are_ridge_regression_at_every_prefix(ridge):
 
 
 def test_forgetting_parts_rls_from_mesa():
-    """RECURRENCES D6: under gamma < 1 the prior of RLS is ridge gamma^t, that of mesa stays."""
+    """under gamma < 1 the prior of RLS is ridge gamma^t, that of mesa stays."""
     keys, values = pairs()
     gamma, ridge = 0.95, 0.1
     rls = engine.simulate(RLS(ridge=ridge), keys, values, gamma=gamma)
@@ -155,7 +155,7 @@ def test_mesa_weighs_pairs_by_beta_and_its_ridge_by_key_channel():
 
 
 def test_mesa_without_its_covariance_is_decayed_linear_attention():
-    """RECURRENCES D7: (H + ridge I)^-1 replaced by I. As ridge grows, ridge times the read is."""
+    """(H + ridge I)^-1 replaced by I. As ridge grows, ridge times the read is."""
     keys, values = pairs()
     ds = engine.simulate(Mesa(ridge=1e9), keys, values, gamma=0.9)
     linear = engine.simulate("retnet", keys, values, gamma=0.9)
@@ -233,7 +233,7 @@ def fits(spectrum):
 
 
 def test_rls_equals_ridge_at_every_prefix_of_the_spectrum_stream(spectrum, fits):
-    """GROUND_TRUTH C: 2.3e-13, in the largest weight; the system's condition is 2.7e3."""
+    """Published: 2.3e-13, in the largest weight; the system's condition is 2.7e3."""
     for name in ("rls", "mesa", "least_squares"):
         assert abs(fits[name] - fits["ridge"]).max() <= 5e-13, name
     for t, want in zip(spectrum["prefixes"], spectrum["w_rls"], strict=True):
@@ -242,14 +242,14 @@ def test_rls_equals_ridge_at_every_prefix_of_the_spectrum_stream(spectrum, fits)
 
 @pytest.mark.parametrize("name", ["ridge", "rls", "mesa", "least_squares"])
 def test_the_fit_to_the_spectrum_stream_has_the_published_objective(spectrum, fits, name):
-    """GROUND_TRUTH A: (sum of squared errors + lambda |w|^2) / 2 = 5.859599, the least there is."""
+    """Published: (sum of squared errors + lambda |w|^2) / 2 = 5.859599, the least there is."""
     w = fits[name][-1]
     error = spectrum["feats"] @ w - spectrum["y"]
     assert abs(0.5 * (error @ error + spectrum["lam"] * w @ w) - 5.859599) < 1e-6
 
 
 def test_exponentially_weighted_rls_is_decayed_least_squares_with_a_decayed_ridge():
-    """GROUND_TRUTH C: ridge delta gamma^t, to 6e-11 at delta = 1e-6 on the drift stream."""
+    """Published: ridge delta gamma^t, to 6e-11 at delta = 1e-6 on the drift stream."""
     with xr.open_datatree(DRIFT, engine="zarr") as tree:
         keys, values = (tree[f"stream/{n}"].values[:, 0] for n in ("keys", "values"))
     gamma, delta = 0.95, 1e-6
@@ -268,7 +268,7 @@ def test_exponentially_weighted_rls_is_decayed_least_squares_with_a_decayed_ridg
 
 
 def test_online_gradient_reaches_the_minimum_norm_solution():
-    """GROUND_TRUTH C: 40 unit keys in R^128, delta rule at beta .5: the largest weight's error.
+    """Published: 40 unit keys in R^128, delta rule at beta .5: the largest weight's error.
 
     Its updates stay in the span of the keys, so what it converges to is K^T (K K^T)^-1 v.
     """
@@ -292,7 +292,7 @@ def test_online_gradient_reaches_the_minimum_norm_solution():
 
 @pytest.mark.parametrize("d", [8, 32, 64])
 def test_orthonormal_keys_are_recalled_exactly(d):
-    """GROUND_TRUTH C: N = d, Hebbian and delta(1), 6e-16; unit values."""
+    """Published: N = d, Hebbian and delta(1), 6e-16; unit values."""
     rng = np.random.default_rng(d)
     keys = np.linalg.qr(rng.normal(size=(d, d)))[0]
     values = engine.view("unit")(rng.normal(size=(d, d)))
@@ -340,7 +340,7 @@ def test_p_stays_symmetric_and_positive_whatever_is_excited(dtype, ridge, gamma)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("gamma", [1.0, 0.99])
 def test_one_direction_for_100000_steps_and_then_another(dtype, gamma):
-    """CASES A01 (padasip issue 5): nothing winds up, and the other direction is learnt at once.
+    """padasip issue 5: nothing winds up, and the other direction is learnt at once.
 
     Trial 0 sees zeros only, trial 1 an axis, trial 2 an oblique direction.
     """
@@ -419,7 +419,7 @@ def test_affine_projection_interpolates_the_last_pairs_by_the_least_change(eps):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("eps", [0.0, 1e-60, 1e-8])
 def test_affine_projection_survives_missing_zero_and_repeated_keys(dtype, eps):
-    """CASES A02: rows not yet written and silent input divide by nothing; copies are one pair."""
+    """rows not yet written and silent input divide by nothing; copies are one pair."""
     solver = AffineProjection(order=4, eps=eps)
     silent = engine.simulate(solver, np.zeros((6, 2), dtype), np.ones((6, 1), dtype), mu=1.0)
     assert not silent.S.values.any() and int(silent.diverged_at) == -1
@@ -441,7 +441,7 @@ def deep():
 
 
 def test_titans_mlp_reproduces_the_published_deep_memory(deep):
-    """GROUND_TRUTH A: theta .005, eta .5, 64 writes: retrieval MSE .03125 -> .00225106.
+    """Published: theta .005, eta .5, 64 writes: retrieval MSE .03125 -> .00225106.
 
     The snapshots are float32 originals: 128 products of numbers below 1, 64 times over, leave
     2e-6 in W1, whose entries are up to 1.

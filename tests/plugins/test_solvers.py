@@ -121,7 +121,7 @@ def test_softmax_is_the_mean_of_all_values_weighted_by_softmax(scale):
 
 
 def test_softmax_with_large_scores():
-    """CASES A06 (c): scores 1000, 1000, 0 weigh .5, .5, 0."""
+    """Scores 1000, 1000, 0 weigh .5, .5, 0."""
     ds = engine.simulate(
         "softmax_attention", [[1000.0], [1000.0], [0.0]], [[1.0], [4.0], [1e6]], np.ones((3, 1))
     )
@@ -129,14 +129,14 @@ def test_softmax_with_large_scores():
 
 
 def test_softmax_over_scores_of_minus_infinity_reads_zeros():
-    """CASES A06 (b)."""
+    """An all-empty row reads zeros, not NaN."""
     ds = engine.simulate("softmax_attention", [[-np.inf]], [[3.0]], [[1.0]])
     np.testing.assert_array_equal(ds.output, [[0.0]])
     assert int(ds.diverged_at) == -1
 
 
 def test_softmax_over_a_score_of_plus_infinity_is_flagged():
-    """CASES A06 (d)."""
+    """A score of +inf is flagged."""
     ds = engine.simulate("softmax_attention", [[1.0], [np.inf], [1.0]], np.ones((3, 1)))
     assert int(ds.diverged_at) == 1
 
@@ -167,7 +167,7 @@ def test_linear_attention_equals_the_full_traversal_at_every_prefix(view):
 
 
 def test_without_the_normaliser_the_weighted_mean_is_lost():
-    """GROUND_TRUTH B: dropping z breaks the equality by 9.5 to 98."""
+    """Published: dropping z breaks the equality by 9.5 to 98."""
     keys, values = engine.view("elu1")(pairs(200, 8, 3)[0]), pairs(200, 8, 3)[1]
     mean = engine.simulate(LinearAttention(normalise=True), keys, values).output.values
     total = engine.simulate(LinearAttention(), keys, values).output.values
@@ -175,7 +175,7 @@ def test_without_the_normaliser_the_weighted_mean_is_lost():
 
 
 def test_elu1_does_not_lose_small_weights_in_float16_input():
-    """CASES A04 (flash-linear-attention issue 1261): elu(x) + 1 cancels to 0 at x = -10."""
+    """flash-linear-attention issue 1261: elu(x) + 1 cancels to 0 at x = -10."""
     x = np.array([-6, -8, -10, 0, 2], dtype=np.float16)
     features = engine.view("elu1")(x)
     assert features.dtype == np.float16
@@ -214,7 +214,7 @@ def test_delta_at_beta_one_stores_a_unit_key_exactly():
 
 @pytest.mark.parametrize(("beta", "size"), [(2.1, 1.899e8), (2.0, None), (1.9, 1.0)])
 def test_delta_on_one_key_repeated(beta, size):
-    """CASES A03: S_t = 1 - (1 - beta)^t exactly: beyond beta |k|^2 = 2 it diverges.
+    """S_t = 1 - (1 - beta)^t exactly: beyond beta |k|^2 = 2 it diverges.
 
     A rounding of step i is multiplied by |1 - beta|^(t-i), as S is: at most t roundings, relative
     to the largest state so far.
@@ -235,7 +235,7 @@ def test_delta_on_one_key_repeated(beta, size):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_delta_on_long_random_keys_grows_as_a_plain_loop_does(dtype):
-    """CASES A03 (flash-linear-attention issue 736): standard normal keys, 64 x 64.
+    """flash-linear-attention issue 736: standard normal keys, 64 x 64.
 
     The loop runs in extended precision. S is dominated by its growing part, and a rounding made at
     step t is multiplied by the same factors as S from there on: d operations in each of T steps.
@@ -284,7 +284,7 @@ def test_longhorn_is_the_minimiser_of_its_objective(beta):
 
 @pytest.mark.parametrize("beta", [0.25, 1.0, 8.0])
 def test_longhorn_is_nlms_with_eps_one_over_beta(beta):
-    """GROUND_TRUTH C: S + k e / (1/beta + k.k) (3e-16)."""
+    """Published: S + k e / (1/beta + k.k) (3e-16)."""
     keys, values = pairs(50, 6, 3)
     ds = engine.simulate("longhorn", keys, values, beta=beta)
     S = np.zeros((6, 3))
@@ -357,7 +357,7 @@ def test_rls_keeps_p_symmetric_to_the_last_bit(dtype, gamma):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rls_is_not_wound_up_by_keys_of_zero(dtype):
-    """CASES A01 (padasip issue 5): naive float32 code is not finite from step 8827 on."""
+    """padasip issue 5: naive float32 code is not finite from step 8827 on."""
     keys, values = np.zeros((10_000, 4), dtype), np.zeros((10_000, 1), dtype)
     ds = engine.simulate(RLS(ridge=1.0), keys, values, gamma=0.99)
     assert int(ds.diverged_at) == -1 and np.isfinite(ds.P.values).all()
@@ -372,7 +372,7 @@ def test_rls_is_not_wound_up_by_keys_of_zero(dtype):
 
 
 def test_rls_outlives_keys_that_excite_one_direction():
-    """CASES A01 over 100000 steps: naive float64 code is not finite from step 70622 on.
+    """Reported elsewhere over 100000 steps: naive float64 code is not finite from step 70622 on.
 
     Trial 0 sees only zeros, trial 1 only e1, trial 2 only one oblique direction u.
     """
