@@ -31,6 +31,11 @@ class Backend:
     xp: Any
     device: Any = None
 
+    @property
+    def launches_dear(self) -> bool:
+        """Whether a call costs more than the arithmetic of a small array: true of a GPU."""
+        return self.name == "cupy"
+
     def put(self, array: np.ndarray, dtype: Any) -> Any:
         """Return a host array on the device, as `dtype` if it is floating."""
         if self.name == "numpy":

@@ -15,7 +15,7 @@ from numba import njit, prange
 
 from engine.api import Array
 from engine.backend import Backend
-from engine.linear import LinearRule
+from engine.linear import LinearRule, WeightedRule
 from engine.steps import Advanced, Block
 
 NONE, SCALAR, CHANNEL = 0, 1, 2
@@ -37,8 +37,11 @@ class Flags(NamedTuple):
 def advance(rule: LinearRule, state: Any, block: Block, backend: Backend) -> Advanced:
     """Run a block of a plain linear rule on NumPy arrays."""
     k, v, q = (_by_trial(x) for x in (block.keys, block.values, block.queries))
+    weighted = isinstance(rule, WeightedRule)
     token = rule.token(k, v, **{n: _by_trial(x) for n, x in block.writes.items()})
-    trials, steps, dv = v.shape
+    if weighted:  # z is one more column of S, of values that are all 1
+        token = token._replace(value=_with_column(token.value, 1.0))
+    trials, steps, dv = token.value.shape
     dtype, width = k.dtype, 0 if token.decay is None else token.decay.shape[-1]
     flags = Flags(
         decay=NONE if width == 0 else SCALAR if width == 1 else CHANNEL,
@@ -50,7 +53,7 @@ def advance(rule: LinearRule, state: Any, block: Block, backend: Backend) -> Adv
         mask=block.mask is not None,
         record=block.record,
     )
-    S = np.array(state.S, order="C")
+    S = _with_column(state.S, state.z[..., None]) if weighted else np.array(state.S, order="C")
     U = np.array(state.U, order="C") if flags.momentum else np.zeros((1, 1, 1), dtype)
     prediction, output = (np.empty((trials, steps, dv), dtype) for _ in range(2))
     states = np.empty((steps, *S.shape) if flags.record else (1, 1, 1, 1), dtype)
@@ -62,7 +65,7 @@ def advance(rule: LinearRule, state: Any, block: Block, backend: Backend) -> Adv
         return np.ascontiguousarray(np.broadcast_to(x, (trials, steps, x.shape[-1])))
 
     _linear(
-        S, U, k, full(token.value, v), q, full(token.write, k), full(token.address, absent),
+        S, U, k, full(token.value, absent), q, full(token.write, k), full(token.address, absent),
         full(token.erase, absent), full(token.decay, absent), full(token.strength, one),
         full(token.momentum, absent), full(token.gain, one),
         np.ones((1, 1), bool) if block.mask is None else np.ascontiguousarray(block.mask.T),
@@ -71,10 +74,19 @@ def advance(rule: LinearRule, state: Any, block: Block, backend: Backend) -> Adv
     ended, every = {"S": S}, {"S": states}
     if flags.momentum:
         ended["U"], every["U"] = U, velocities
-    return Advanced(
-        type(state)(**ended), prediction.swapaxes(0, 1), output.swapaxes(0, 1),
-        every if block.record else {},
-    )  # fmt: skip
+    before, after = prediction.swapaxes(0, 1), output.swapaxes(0, 1)
+    if isinstance(rule, WeightedRule):
+        before, after = (rule.combine(x[..., :-1], x[..., -1:]) for x in (before, after))
+        ended = {"S": S[..., :-1].copy(), "z": S[..., -1].copy()}
+        every = {"S": states[..., :-1], "z": states[..., -1]}
+    return Advanced(type(state)(**ended), before, after, every if block.record else {})
+
+
+def _with_column(x: np.ndarray, column: Any) -> np.ndarray:
+    """Return x with one more column on the last axis."""
+    wide = np.empty((*x.shape[:-1], x.shape[-1] + 1), x.dtype)
+    wide[..., :-1], wide[..., -1:] = x, column
+    return wide
 
 
 def _by_trial(x: np.ndarray) -> np.ndarray:
@@ -89,9 +101,12 @@ def _linear(
 ):  # fmt: skip
     trials, steps, dk = keys.shape
     dv = values.shape[2]
-    # One tile per trial reads every token once; a lone trial is cut so that every thread has work.
-    tile = 128 if trials > 1 else min(128, max(16, (dv + 1) // 2))
-    tiles = (dv + tile - 1) // tile
+    # One tile per trial reads every token once, while a tile of S stays in cache; a lone trial is
+    # cut so that two threads have work.
+    tiles = (dv + 159) // 160
+    if trials == 1 and dv >= 32:
+        tiles = max(tiles, 2)
+    tile = (dv + tiles - 1) // tiles
     for unit in prange(trials * tiles):
         b, low = unit // tiles, (unit % tiles) * tile
         width = min(low + tile, dv) - low

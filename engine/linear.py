@@ -27,6 +27,13 @@ class MomentumState(NamedTuple):
     U: Annotated[Array, "key value"]
 
 
+class WeightedState(NamedTuple):
+    """The sum of w v^T, and the sum of w: what S would be of values that are all 1."""
+
+    S: Annotated[Array, "key value"]
+    z: Annotated[Array, "key"]
+
+
 class Token(NamedTuple):
     """What one step does to S: decay it, erase along `erase` what `address` reads, write.
 
@@ -125,13 +132,37 @@ class MomentumRule(LinearRule):
         return MomentumState(kept + (U if token.gain is None else ops.scale_rows(token.gain, U)), U)
 
 
+class WeightedRule(LinearRule):
+    """Base of linear rules that erase nothing and sum their weights beside their values."""
+
+    def init(self, space: Space) -> Any:
+        """Return S = 0, z = 0."""
+        return WeightedState(space.zeros("key value"), space.zeros("key"))
+
+    def write(self, s: Any, k: Array, v: Array, **coefficients: Array) -> Any:
+        """Return the state after one step of the recurrence, in S and in z."""
+        token = self.token(k, v, **coefficients)
+        w = token.write if token.strength is None else token.strength * token.write
+        z = s.z if token.decay is None else token.decay * s.z
+        return WeightedState(step(s.S, token), z + w)
+
+    def read(self, s: Any, q: Array) -> Array:
+        """Return what `combine` makes of S^T q and z.q."""
+        return self.combine(ops.vecmat(q, s.S), ops.dot(q, s.z))
+
+    def combine(self, total: Array, weight: Array) -> Array:
+        """Return the answer from S^T q (..., value) and z.q (..., 1)."""
+        raise TypeError(f"{type(self).__name__} must define combine(self, total, weight)")
+
+
 def is_plain(rule: Any) -> bool:
     """Return whether a rule is the recurrence of its tokens and nothing else.
 
     Then a fast form may run it; a rule with a write, a read or a state of its own steps.
     """
-    base = MomentumRule if isinstance(rule, MomentumRule) else LinearRule
     own = type(rule)
-    return isinstance(rule, base) and all(
+    bases = (b for b in (MomentumRule, WeightedRule, LinearRule) if isinstance(rule, b))
+    base = next(bases, None)
+    return base is not None and all(
         getattr(own, name) is getattr(base, name) for name in ("init", "write", "read")
     )

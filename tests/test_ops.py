@@ -93,7 +93,7 @@ def test_softmax_of_large_scores_does_not_overflow():
 
 
 def test_softmax_over_nothing_is_zero_and_masked_scores_weigh_nothing():
-    """a row of -inf has nothing to attend to."""
+    """A row of -inf has nothing to attend to."""
     inf = np.inf
     scores = np.array([[-inf, -inf, -inf], [-inf, 0.0, 0.0]])
     np.testing.assert_array_equal(ops.softmax(scores), [[0, 0, 0], [0, 0.5, 0.5]])
@@ -134,3 +134,48 @@ def test_every_operation_stays_within_the_array_api(dtype):
         assert got.device == device and str(got.dtype).endswith(dtype)
         host = np.asarray(strict.asarray(got, device=strict.Device("CPU_DEVICE")))
         assert host.tobytes() == function(*args).tobytes(), function.__name__
+
+
+def strict(x):
+    return array_api_strict.asarray(x, device=array_api_strict.Device("device1"))
+
+
+def host(x):
+    return np.asarray(array_api_strict.asarray(x, device=array_api_strict.Device("CPU_DEVICE")))
+
+
+def test_erf_equals_scipys_on_any_array_library():
+    x = np.concatenate(
+        [np.linspace(-7, 7, 20001), np.logspace(-300, 1, 2000), [0.0, np.inf, -np.inf]]
+    )
+    want = scipy.special.erf(x)
+    np.testing.assert_allclose(host(ops.erf(strict(x))), want, rtol=1e-15)
+    np.testing.assert_array_equal(ops.erf(x), want)
+    small = x.astype(np.float32)
+    got = host(ops.erf(strict(small)))
+    assert got.dtype == np.float32
+    exact = scipy.special.erf(small.astype(float))
+    np.testing.assert_allclose(got, exact, rtol=4 * np.finfo(np.float32).eps, atol=1e-44)
+    assert np.isnan(host(ops.erf(strict(np.array([np.nan])))))
+
+
+def test_diagonals_take_one_number_or_one_per_channel():
+    matrix = np.random.default_rng(0).normal(size=(2, 3, 3))
+    for a in (0.5, np.array([[0.5], [2.0]]), np.array([1.0, 2.0, 3.0])):
+        full = np.broadcast_to(a, (2, 3))[..., None] * np.eye(3)
+        np.testing.assert_array_equal(ops.add_diagonal(matrix, a), matrix + full)
+        assert ops.add_diagonal(matrix.astype("float32"), np.float32(0.5)).dtype == "float32"
+
+
+def test_numbers_per_channel_become_an_array_beside_the_other():
+    like = strict(np.zeros((2, 3), np.float32))
+    assert ops.channels(0.5, like) == 0.5
+    made = ops.channels((1.0, 2.0, 3.0), like)
+    assert made.dtype == like.dtype and made.device == like.device and made.shape == (3,)
+
+
+def test_log_of_a_decay():
+    """log 0 = -inf without a warning: a full reset."""
+    np.testing.assert_array_equal(ops.log(np.array([0.0, 1.0, 0.5])), [-np.inf, 0.0, np.log(0.5)])
+    assert ops.log(0.0) == -np.inf and ops.log(1) == 0.0
+    assert ops.log(np.float32([0.5])).dtype == np.float32

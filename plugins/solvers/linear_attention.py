@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar
 
 from engine import ops
-from engine.api import Array, Card, Space, hookimpl
-
-
-class LinearAttentionState(NamedTuple):
-    """The sum of k v^T and the sum of k: sufficient statistics of the whole history."""
-
-    S: Annotated[Array, "key value"]
-    z: Annotated[Array, "key"]
+from engine.api import Array, Card, hookimpl
+from engine.linear import Token, WeightedRule
 
 
 @dataclass(frozen=True)
-class LinearAttention:
+class LinearAttention(WeightedRule):
     """S <- S + k v^T, z <- z + k; reads S^T q, or S^T q / (z.q + eps) when normalised.
 
     Hebbian storage (Katharopoulos et al. 2020, arXiv:2006.16236). Feature maps of keys and queries
@@ -50,19 +44,14 @@ class LinearAttention:
         lost="single pairs: only their sum is kept",
     )
 
-    def init(self, space: Space) -> LinearAttentionState:
-        """Return S = 0, z = 0."""
-        return LinearAttentionState(space.zeros("key value"), space.zeros("key"))
+    def token(self, k: Array, v: Array) -> Token:
+        """Return w = k."""
+        return Token(write=k, value=v)
 
-    def write(self, s: LinearAttentionState, k: Array, v: Array) -> LinearAttentionState:
-        """Add one pair."""
-        return LinearAttentionState(s.S + ops.outer(k, v), s.z + k)
-
-    def read(self, s: LinearAttentionState, q: Array) -> Array:
+    def combine(self, total: Array, weight: Array) -> Array:
         """Return the sum, or the weighted mean, of the stored values."""
-        q = self.scale * q
-        total = ops.vecmat(q, s.S)
-        return ops.divide(total, ops.dot(q, s.z) + self.eps) if self.normalise else total
+        total = self.scale * total
+        return ops.divide(total, self.scale * weight + self.eps) if self.normalise else total
 
 
 @hookimpl

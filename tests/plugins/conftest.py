@@ -1,9 +1,11 @@
-"""How generators are run and compared: functions, as fixtures."""
+"""How generators are run and compared: functions, as fixtures. Streams of the linear family."""
 
 import numpy as np
 import pytest
 
 from engine.api import Draws
+
+from .linear_family_cases import Draw
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +49,8 @@ def assert_mean():
         assert (deviation <= within * error + 1e-12).all(), (deviation / error).max()
 
     return check
+
+
+@pytest.fixture
+def draw():
+    return Draw()

@@ -1,47 +1,27 @@
-"""Exact regression and deep memories against the problems they solve, and against each other.
+"""Exact regression against the problems it solves, and one way of it against another.
 
-Bounds are first-order: eps times the number of operations times the condition of the problem.
+Error bounds are first-order: eps times the number of operations times the condition of the problem.
 """
 
 from pathlib import Path
 
-import array_api_strict
 import numpy as np
 import pytest
-import scipy.special
 import xarray as xr
 
 import engine
-from engine import ops
 from engine.plugins.solvers.affine_projection import AffineProjection
 from engine.plugins.solvers.least_squares import LeastSquares
 from engine.plugins.solvers.mesa import Mesa
 from engine.plugins.solvers.ridge import Ridge
 from engine.plugins.solvers.rls import RLS
-from engine.plugins.solvers.titans_mlp import TitansMLP, TitansMLPState, UnbiasedState
-from engine.plugins.solvers.ttt_linear import TTTLinear, TTTState
+from engine.plugins.solvers.titans_mlp import TitansMLP
+from engine.plugins.solvers.ttt_linear import TTTLinear
 from engine.testing import solver_checks
 
-HERE = Path(__file__).parent / "data"
+from .regression_cases import EPS, load, pairs, weighted_ridge
+
 DRIFT = Path(__file__).parents[2] / "data" / "drift.zarr"
-EPS = np.finfo(np.float64).eps
-
-
-def load(name):
-    """Return the arrays of a fixture, floats as float64."""
-    with np.load(HERE / f"{name}.npz", allow_pickle=False) as file:
-        return {n: x.astype(float) if x.dtype.kind == "f" else x for n, x in file.items()}
-
-
-def pairs(steps=60, key=6, value=3, seed=0):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(steps, key)) / np.sqrt(key), rng.normal(size=(steps, value))
-
-
-def solve(keys, values, weights, ridge):
-    """Return argmin_S sum_i w_i |S^T k_i - v_i|^2 + ridge |S|^2, and the system's condition."""
-    A = (keys * weights[:, None]).T @ keys + ridge * np.eye(keys.shape[1])
-    return np.linalg.solve(A, (keys * weights[:, None]).T @ values), np.linalg.cond(A)
 
 
 def rounding(t, cond, S, values, d=6):
@@ -114,7 +94,7 @@ def test_rls_mesa_and_least_squares_are_ridge_regression_at_every_prefix(ridge):
         "least squares": engine.simulate(LeastSquares(ridge=ridge), keys, values, queries),
     }
     for t in range(60):
-        want, cond = solve(keys[: t + 1], values[: t + 1], np.ones(t + 1), ridge)
+        want, cond = weighted_ridge(keys[: t + 1], values[: t + 1], np.ones(t + 1), ridge)
         bound = rounding(t, cond, want, values)
         assert np.linalg.norm(batch.S.values[t] - want) <= bound
         for name, ds in others.items():
@@ -123,15 +103,17 @@ def test_rls_mesa_and_least_squares_are_ridge_regression_at_every_prefix(ridge):
 
 
 def test_forgetting_parts_rls_from_mesa():
-    """under gamma < 1 the prior of RLS is ridge gamma^t, that of mesa stays."""
+    """Under gamma < 1 the prior of RLS is ridge gamma^t, that of mesa stays."""
     keys, values = pairs()
     gamma, ridge = 0.95, 0.1
     rls = engine.simulate(RLS(ridge=ridge), keys, values, gamma=gamma)
     mesa = engine.simulate(Mesa(ridge=ridge), keys, values, gamma=gamma)
     for t in range(60):
         weights = gamma ** np.arange(t, -1, -1.0)
-        fading, cond = solve(keys[: t + 1], values[: t + 1], weights, ridge * gamma ** (t + 1))
-        constant, _ = solve(keys[: t + 1], values[: t + 1], weights, ridge)
+        fading, cond = weighted_ridge(
+            keys[: t + 1], values[: t + 1], weights, ridge * gamma ** (t + 1)
+        )
+        constant, _ = weighted_ridge(keys[: t + 1], values[: t + 1], weights, ridge)
         bound = rounding(t, cond, fading, values)
         assert np.linalg.norm(rls.output.values[t] - keys[t] @ fading) <= bound
         assert np.linalg.norm(mesa.output.values[t] - keys[t] @ constant) <= bound
@@ -146,7 +128,7 @@ def test_mesa_weighs_pairs_by_beta_and_its_ridge_by_key_channel():
     ridge = (0.3, 1.0, 0.1, 2.0, 0.5, 0.7)
     ds = engine.simulate(Mesa(ridge=ridge), keys, values, beta=beta, gamma=gamma)
     weights = beta * np.append(np.cumprod(gamma[:0:-1])[::-1], 1.0)
-    want, cond = solve(keys, values, weights, np.array(ridge))
+    want, cond = weighted_ridge(keys, values, weights, np.array(ridge))
     assert np.linalg.norm(ds.output.values[-1] - keys[-1] @ want) <= rounding(
         60, cond, want, values
     )
@@ -301,346 +283,3 @@ def test_orthonormal_keys_are_recalled_exactly(d):
         assert abs(keys @ S - values).max() <= 1e-15
     fit = engine.simulate(Ridge(ridge=1e-9), keys, values, record="final").S.values.reshape(d, d)
     assert abs(keys @ fit - values).max() <= 1.1e-9  # shrunk by 1 / (1 + ridge)
-
-
-# The covariance of recursive least squares
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("ridge", [1e-6, 1e-3, 1.0])
-@pytest.mark.parametrize("gamma", [1.0, 0.99, 0.5])
-def test_p_stays_symmetric_and_positive_whatever_is_excited(dtype, ridge, gamma):
-    """What no key excites holds P up, and its rounding with it, while the rest of P goes down.
-
-    Trials: zeros, an axis, an oblique direction, a plane, 30 times as long, everything.
-    """
-    rng = np.random.default_rng(0)
-    Q = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    n = 3000
-    keys = np.zeros((n, 6, 6))
-    keys[:, 1, 0] = 1.0
-    keys[:, 2] = Q[0]
-    keys[:, 3] = rng.normal(size=(n, 2)) @ Q[:2]
-    keys[:, 4] = 30 * rng.normal(size=(n, 2)) @ Q[:2]
-    keys[:, 5] = rng.normal(size=(n, 6))
-    values = (keys @ rng.normal(size=(6, 1))).astype(dtype)
-    keys = keys.astype(dtype)
-    ds = engine.simulate(RLS(ridge=ridge), keys, values, gamma=gamma)
-    P = ds.P.values
-    assert (ds.diverged_at == -1).all() and P.dtype == dtype
-    assert P.tobytes() == np.ascontiguousarray(P.swapaxes(-2, -1)).tobytes()
-    assert P.max() <= float(np.finfo(dtype).eps) ** -0.25 / ridge * 1.000001
-    least, largest = np.linalg.eigvalsh(P.astype(float))[..., [0, -1]].T
-    assert (least > 0).all() or (least / largest).min() > -EPS  # as far as eigvalsh can tell
-    # Noise-free pairs are fitted: the rest is the prior's pull, at gamma = 1 ridge / information.
-    size = abs(values).max(axis=(0, 2))
-    assert (abs(ds.prediction.values[-200:] - values[-200:]).max(axis=(0, 2)) <= 1e-3 * size).all()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("gamma", [1.0, 0.99])
-def test_one_direction_for_100000_steps_and_then_another(dtype, gamma):
-    """padasip issue 5: nothing winds up, and the other direction is learnt at once.
-
-    Trial 0 sees zeros only, trial 1 an axis, trial 2 an oblique direction.
-    """
-    Q = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
-    old = np.array([np.zeros(4), np.eye(4)[0], Q[0]])
-    new = np.array([np.eye(4)[1], np.eye(4)[1], Q[3]])
-    keys = np.repeat(old[None], 100_000, axis=0).astype(dtype)
-    values = np.full((100_000, 3, 1), 2.0, dtype)
-    solver = RLS()
-    ds = engine.simulate(solver, keys, values, gamma=gamma, record="final")
-    P, eps = ds.P.values.astype(float), float(np.finfo(dtype).eps)
-    assert (ds.diverged_at == -1).all() and (np.linalg.eigvalsh(P) > 0).all()
-    assert P.max() <= eps**-0.25 / solver.ridge * (1 + eps)
-    assert not ds.S.values[0].any()
-    after = engine.simulate(
-        solver, new[None].astype(dtype), np.full((1, 3, 1), -5.0, dtype), state=ds, gamma=gamma
-    )
-    # The update along a key leaves gamma / (gamma + k.P k) of its error; P >= about 1 / ridge here.
-    kPk = np.einsum("bi,bij,bj->b", new, P, new)
-    assert (kPk >= 0.9 / solver.ridge).all()
-    error = abs(after.output.values[0, :, 0] + 5)
-    assert (error <= 7 * gamma / (gamma + kPk) + 100 * eps).all()
-    # And what was known stays known.
-    kept = np.einsum("bi,bij->b", old, after.S.values[0].astype(float))[1:]
-    np.testing.assert_allclose(kept, 2.0, atol=7 * eps / solver.ridge + 1e-4 * (gamma == 1.0))
-
-
-# Affine projection
-
-
-def test_affine_projection_of_order_one_is_nlms():
-    keys, values = pairs()
-    for mu, eps in ((0.5, 0.01), (1.0, 1e-8), (1.9, 1.0)):
-        ours = engine.simulate(AffineProjection(order=1, eps=eps), keys, values, mu=mu)
-        nlms = engine.simulate(engine.solver("nlms", eps=eps), keys, values, mu=mu)
-        np.testing.assert_allclose(ours.S, nlms.S, rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(ours.prediction, nlms.prediction, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 6])
-@pytest.mark.parametrize("mu", [0.3, 1.0, 1.7])
-def test_affine_projection_is_a_loop_over_its_definition(order, mu):
-    """w += mu X (X^T X + eps I)^-1 (d - X^T w) over the pairs there are (Ozeki and Umeda 1984)."""
-    keys, values = pairs()
-    eps = 0.01
-    ds = engine.simulate(AffineProjection(order=order, eps=eps), keys, values, mu=mu)
-    S = np.zeros((6, 3))
-    for t in range(60):
-        last = slice(max(0, t + 1 - order), t + 1)
-        K, V = keys[last], values[last]
-        S = S + mu * K.T @ np.linalg.solve(K @ K.T + eps * np.eye(len(K)), V - K @ S)
-        # Steps contract, so roundings add up: 6 * 3 products through a system of this condition.
-        cond = (np.linalg.norm(K, 2) ** 2 + eps) / eps
-        bound = 40 * (t + 1) * EPS * cond * (abs(values).max() + np.linalg.norm(S))
-        assert np.linalg.norm(ds.S.values[t] - S) <= bound
-    np.testing.assert_array_equal(ds.K.values[-1], keys[::-1][:order])
-    np.testing.assert_array_equal(ds.V.values[-1], values[::-1][:order])
-
-
-@pytest.mark.parametrize("eps", [0.0, 1e-300, 1e-12])
-def test_affine_projection_interpolates_the_last_pairs_by_the_least_change(eps):
-    """mu = 1, eps -> 0: min |S - S_old| subject to S^T k = v for the last `order` pairs."""
-    keys, values = pairs(50, 6, 3)
-    ds = engine.simulate(AffineProjection(order=4, eps=eps), keys, values, mu=1.0)
-    old = np.zeros((6, 3))
-    for t in range(50):
-        K, V = keys[max(0, t - 3) : t + 1], values[max(0, t - 3) : t + 1]
-        S = ds.S.values[t]
-        bound = 100 * np.linalg.cond(K) ** 2 * (EPS + eps) * (np.linalg.norm(S) + abs(V).max())
-        assert np.linalg.norm(K @ S - V) <= bound
-        outside = np.eye(6) - np.linalg.pinv(K) @ K  # the change lies in the span of the keys
-        assert np.linalg.norm(outside @ (S - old)) <= bound
-        old = S
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("eps", [0.0, 1e-60, 1e-8])
-def test_affine_projection_survives_missing_zero_and_repeated_keys(dtype, eps):
-    """rows not yet written and silent input divide by nothing; copies are one pair."""
-    solver = AffineProjection(order=4, eps=eps)
-    silent = engine.simulate(solver, np.zeros((6, 2), dtype), np.ones((6, 1), dtype), mu=1.0)
-    assert not silent.S.values.any() and int(silent.diverged_at) == -1
-    keys = np.array([[0, 0], [3, 4], [3, 4], [3, 4], [0, 0], [3, 4]], dtype)
-    ds = engine.simulate(solver, keys, np.full((6, 1), 5.0, dtype), mu=1.0)
-    assert int(ds.diverged_at) == -1 and ds.S.dtype == dtype
-    tolerance = 100 * float(np.finfo(dtype).eps) + eps / 25  # k.k / (k.k + eps)
-    np.testing.assert_allclose(ds.output.values[1:4, 0], 5.0, rtol=tolerance)
-    np.testing.assert_allclose(ds.S.values[-1, :, 0], [0.6, 0.8], rtol=tolerance)
-
-
-# Titans with a two-layer memory
-
-
-@pytest.fixture(scope="module")
-def deep():
-    """Return 16 pairs, 64 writes of them, and snapshots of a 32-128-32 memory (d2l 12.6)."""
-    return load("titans_deep")
-
-
-def test_titans_mlp_reproduces_the_published_deep_memory(deep):
-    """Published: theta .005, eta .5, 64 writes: retrieval MSE .03125 -> .00225106.
-
-    The snapshots are float32 originals: 128 products of numbers below 1, 64 times over, leave
-    2e-6 in W1, whose entries are up to 1.
-    """
-    solver = TitansMLP(hidden=128)
-    weights = {"W1": deep["W1_init"], "b1": deep["b1_init"], "W2": np.zeros((128, 32))}
-    weights["b2"] = np.zeros(32)
-    start = {**weights, **{f"U_{n}": np.zeros_like(x) for n, x in weights.items()}}
-    keys, values = deep["keys"], deep["values"]
-    order = deep["order"]
-    ds = engine.simulate(solver, keys[order], values[order], theta=0.005, eta=0.5, state=start)
-
-    def retrieval(t):
-        state = start if t == 0 else {n: ds[n].values[t - 1] for n in start}
-        return np.mean((solver.read(TitansMLPState(**state), keys) - values) ** 2)
-
-    mse = np.array([retrieval(t) for t in range(65)])
-    assert abs(mse[0] - 0.03125) < 5e-7 and abs(mse[-1] - 0.00225106) < 5e-9
-    np.testing.assert_allclose(mse, deep["retrieval_mse"], rtol=1e-12)
-    for i, t in enumerate(deep["snap_steps"]):
-        for name in weights:
-            np.testing.assert_allclose(ds[name].values[t - 1], deep[name][i], atol=2e-6)
-
-
-@pytest.mark.parametrize("loss", ["sum", "mean"])
-@pytest.mark.parametrize("biases", [True, False])
-@pytest.mark.parametrize("activation", ["erf", "tanh"])
-def test_the_gradient_of_the_mlp_is_that_of_its_loss(activation, biases, loss):
-    """Central differences of |M(k) - v|^2 in every parameter: h^2 + eps / h = 1e-10."""
-    solver = TitansMLP(hidden=5, activation=activation, biases=biases, loss=loss)
-    rng = np.random.default_rng(0)
-    kind = TitansMLPState if biases else UnbiasedState
-    shapes = {"W1": (4, 5), "b1": (5,), "W2": (5, 3), "b2": (3,)}
-    shapes |= {f"U_{name}": shape for name, shape in shapes.items()}
-    s = kind(**{name: rng.normal(size=shapes[name]) for name in kind._fields})
-    k, v = rng.normal(size=4), rng.normal(size=3)
-
-    def value(state):
-        square = (solver.read(state, k) - v) ** 2
-        return square.sum() if loss == "sum" else square.mean()
-
-    got = solver.gradient(s, k, v)
-    assert set(got) == {name for name in kind._fields if not name.startswith("U_")}
-    h = 6e-6
-    for name, slope in got.items():
-        assert slope.shape == shapes[name]
-        for at in np.ndindex(slope.shape):
-            ends = []
-            for sign in (1, -1):
-                moved = getattr(s, name).copy()
-                moved[at] += sign * h
-                ends.append(value(s._replace(**{name: moved})))
-            assert abs((ends[0] - ends[1]) / (2 * h) - slope[at]) <= 1e-8 * (1 + abs(slope[at]))
-
-
-@pytest.mark.parametrize("biases", [True, False])
-def test_titans_mlp_steps_with_momentum_from_undecayed_weights(biases):
-    """U <- eta U - theta dL/dW at W; W <- (1 - alpha) W + U, for every parameter."""
-    solver = TitansMLP(hidden=7, biases=biases, seed=3)
-    keys, values = pairs(30)
-    rng = np.random.default_rng(1)
-    theta, eta, alpha = rng.uniform(0, 0.05, 30), rng.uniform(size=30), rng.uniform(0, 0.2, 30)
-    ds = engine.simulate(solver, keys, values, theta=theta, eta=eta, alpha=alpha)
-    kind = TitansMLPState if biases else UnbiasedState
-    states = [kind(*(ds[name].values[t] for name in kind._fields)) for t in range(30)]
-    for t in range(1, 30):
-        slopes = solver.gradient(states[t - 1], keys[t], values[t])
-        for name, slope in slopes.items():
-            old, new = states[t - 1]._asdict(), states[t]._asdict()
-            U = eta[t] * old[f"U_{name}"] - theta[t] * slope
-            np.testing.assert_allclose(new[f"U_{name}"], U, rtol=1e-12, atol=1e-15)
-            np.testing.assert_allclose(new[name], (1 - alpha[t]) * old[name] + U, atol=1e-14)
-
-
-def test_titans_mlp_draws_the_same_first_layer_for_every_trial():
-    keys, values = np.random.default_rng(0).normal(size=(2, 1, 3, 64))
-    still = {"theta": 0.0, "eta": 0.0}
-    one = engine.simulate(TitansMLP(hidden=512), keys, values, **still).W1.values[0]
-    again = engine.simulate(TitansMLP(hidden=512), keys[:, :1], values[:, :1], **still).W1.values[0]
-    np.testing.assert_array_equal(one, np.broadcast_to(again, one.shape))
-    other = engine.simulate(TitansMLP(hidden=512, seed=1), keys, values, **still).W1.values[0]
-    assert (one != other).all()
-    scaled = engine.simulate(TitansMLP(hidden=512, init_scale=3.0), keys, values, **still)
-    np.testing.assert_allclose(scaled.W1.values[0], 3 * one, rtol=1e-15)
-    # A standard deviation from 64 * 512 draws, 1 / sqrt(2 * 32768) = 0.4 % each.
-    assert abs(one[0].std() * 8 - 1) < 4 * 0.004
-
-
-# TTT-Linear
-
-
-def layer_norm(z, weight, bias):
-    return weight * (z - z.mean()) / np.sqrt(z.var() + 1e-6) + bias
-
-
-@pytest.mark.parametrize(("minibatch", "steps"), [(1, 20), (4, 20), (16, 40), (64, 20)])
-def test_ttt_linear_is_gradient_descent_by_minibatches(minibatch, steps):
-    """r = d/dz |LN(z) - (v - k)|^2 / 2 at the mini-batch's start, here by central differences.
-
-    y_i = S^T q + c - eta_i sum_j ((q.k_j) + 1) r_j over the mini-batch so far (Sun et al. 2024,
-    dual form); the step at its end uses the last token's eta. Tokens of a last, incomplete
-    mini-batch stay in the sums.
-    """
-    rng = np.random.default_rng(0)
-    keys, values, queries = rng.normal(size=(3, steps, 5))
-    eta, weight, bias = rng.uniform(0, 0.3, steps), rng.normal(size=5), rng.normal(size=5)
-    solver = TTTLinear(minibatch, tuple(weight.tolist()), tuple(bias.tolist()))
-    ds = engine.simulate(solver, keys, values, queries, eta=eta)
-    S, c, seen = np.zeros((5, 5)), np.zeros(5), []
-    h = 1e-7  # at z = 0 the norm divides by 1e-3: a smaller step than elsewhere
-    for t in range(steps):
-        k, z = keys[t], keys[t] @ S + c
-
-        def loss(z, target=values[t] - keys[t]):
-            return 0.5 * np.sum((layer_norm(z, weight, bias) - target) ** 2)
-
-        r = np.array([(loss(z + h * e) - loss(z - h * e)) / (2 * h) for e in np.eye(5)])
-        exact = solver._gradient(z, values[t] - k)
-        scale = 1 + abs(exact).max()
-        assert abs(r - exact).max() <= 1e-5 * scale
-        seen.append((k, exact))
-        y = queries[t] @ S + c - eta[t] * sum((queries[t] @ a + 1) * r for a, r in seen)
-        np.testing.assert_allclose(ds.output[t], y + layer_norm(y, weight, bias), rtol=1e-9)
-        if len(seen) == minibatch:
-            S = S - eta[t] * sum(np.outer(a, r) for a, r in seen)
-            c = c - eta[t] * sum(r for _, r in seen)
-            seen = []
-        np.testing.assert_allclose(ds.S[t], S, rtol=1e-9, atol=1e-9)
-        assert int(ds.n[t]) == len(seen) and ds.n.dtype.kind == "i"
-
-
-def test_an_empty_ttt_linear_reads_its_bias():
-    """y = 0 and LN(0) = ln_bias: zeros by default."""
-    ds = engine.simulate(TTTLinear(ln_bias=(1.0, -2.0)), np.ones((1, 2)), np.ones((1, 2)))
-    np.testing.assert_array_equal(ds.prediction, [[1.0, -2.0]])
-
-
-def test_ttt_linear_needs_as_many_value_as_key_channels():
-    with pytest.raises((ValueError, engine.InputError), match="keys of 3 and values of 2"):
-        engine.simulate("ttt_linear", np.ones((1, 3)), np.ones((1, 2)))
-
-
-@pytest.mark.parametrize("eta", [1.0, 1e3])
-def test_ttt_linear_grows_at_most_linearly(eta):
-    """|r| <= 1e3 |g|: a step is at most eta |k| 1e3 |w| (|w| sqrt(d) + |target|)."""
-    keys, values = pairs(2000, 6, 6)
-    ds = engine.simulate(TTTLinear(minibatch=1), keys, values, eta=eta)
-    size = np.linalg.norm(ds.S.values, axis=(-2, -1))
-    target = np.linalg.norm(values - keys, axis=-1).max()
-    most = eta * 1e3 * np.linalg.norm(keys, axis=-1).max() * (np.sqrt(6) + target)
-    assert int(ds.diverged_at) == -1 and (size <= most * np.arange(1, 2001)).all()
-
-
-def test_states_name_the_dims_that_stores_show():
-    ds = engine.simulate(TTTLinear(), np.ones((3, 1, 4)), np.ones((3, 1, 4)), eta=0.1)
-    assert {n: ds[n].dims[2:] for n in TTTState._fields} == {
-        "S": ("key", "value"), "c": ("value",), "dS": ("key", "value"), "dc": ("value",), "n": (),
-    }  # fmt: skip
-    mlp = engine.simulate(TitansMLP(hidden=3), np.ones((3, 2)), np.ones((3, 2)))
-    assert mlp.W1.dims == ("step", "key", "hidden") and mlp.U_b2.dims == ("step", "value")
-    assert "b1" not in engine.simulate(TitansMLP(biases=False), np.ones((3, 2)), np.ones((3, 2)))
-
-
-# Operations that these rules brought along
-
-
-def strict(x):
-    return array_api_strict.asarray(x, device=array_api_strict.Device("device1"))
-
-
-def host(x):
-    return np.asarray(array_api_strict.asarray(x, device=array_api_strict.Device("CPU_DEVICE")))
-
-
-def test_erf_equals_scipys_on_any_array_library():
-    x = np.concatenate(
-        [np.linspace(-7, 7, 20001), np.logspace(-300, 1, 2000), [0.0, np.inf, -np.inf]]
-    )
-    want = scipy.special.erf(x)
-    np.testing.assert_allclose(host(ops.erf(strict(x))), want, rtol=1e-15)
-    np.testing.assert_array_equal(ops.erf(x), want)
-    small = x.astype(np.float32)
-    got = host(ops.erf(strict(small)))
-    assert got.dtype == np.float32
-    exact = scipy.special.erf(small.astype(float))
-    np.testing.assert_allclose(got, exact, rtol=4 * np.finfo(np.float32).eps, atol=1e-44)
-    assert np.isnan(host(ops.erf(strict(np.array([np.nan])))))
-
-
-def test_diagonals_take_one_number_or_one_per_channel():
-    matrix = np.random.default_rng(0).normal(size=(2, 3, 3))
-    for a in (0.5, np.array([[0.5], [2.0]]), np.array([1.0, 2.0, 3.0])):
-        full = np.broadcast_to(a, (2, 3))[..., None] * np.eye(3)
-        np.testing.assert_array_equal(ops.add_diagonal(matrix, a), matrix + full)
-        assert ops.add_diagonal(matrix.astype("float32"), np.float32(0.5)).dtype == "float32"
-
-
-def test_numbers_per_channel_become_an_array_beside_the_other():
-    like = strict(np.zeros((2, 3), np.float32))
-    assert ops.channels(0.5, like) == 0.5
-    made = ops.channels((1.0, 2.0, 3.0), like)
-    assert made.dtype == like.dtype and made.device == like.device and made.shape == (3,)

@@ -1,0 +1,44 @@
+"""How cost grows with steps, trials and d: slopes of a log-log fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+import engine
+from tests.benchmarks import rules, sides
+from tests.benchmarks.timing import Row, interleaved, seconds
+
+
+def slope(sizes: Sequence[int], times: Sequence[float]) -> float:
+    """Return the exponent p of time ~ size^p."""
+    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
+
+
+def run(quick: bool) -> tuple[list[Row], list[str]]:
+    """Return the rows."""
+    linear, softmax = "gated_delta", "softmax_attention"
+    cut = 3 if quick else 4
+    # Rule, what grows, its sizes, (trials, steps, d) for each, and the exponent of theory.
+    grows = [
+        (linear, "steps", (2048, 4096, 8192, 16384), lambda n: (8, n, 64), 1),
+        (linear, "trials", (16, 32, 64, 128), lambda n: (n, 1024, 64), 1),
+        (linear, "d", (32, 64, 128, 256), lambda n: (8, 1024, n), 2),
+        (softmax, "steps", (512, 1024, 2048, 4096), lambda n: (4, n, 32), 2),
+    ]
+    rows = []
+    for rule, what, sizes, shape, theory in grows:
+        calls = {}
+        for n in sizes[:cut]:
+            stream = rules.draw(rule, *shape(n), "float32")
+            calls[n] = sides.engine_loop(stream, engine.solver(rule))
+        took = interleaved(calls, 2 if quick else 5)
+        p = slope(list(took), list(took.values()))
+        last = list(took)[-1]
+        rows.append(Row(
+            f"{rule}: exponent of time in {what}, {sizes[0]} to {last}", "theory", f"{p:.2f}",
+            f"{seconds(took[last])} at {last}", f"{theory}", f"{theory} within .25",
+            abs(p - theory) <= 0.25,
+        ))  # fmt: skip
+    return rows, []
