@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,18 +40,58 @@ class Backend:
 
     def put(self, array: np.ndarray, dtype: Any) -> Any:
         """Return a host array on the device, as `dtype` if it is floating."""
-        if self.name == "numpy":
-            return np.ascontiguousarray(array, dtype=dtype)
         array = np.ascontiguousarray(array, dtype=dtype)
+        if self.name == "numpy":
+            return array
+        # CuPy stages the copy in page-locked memory, queues it, and keeps the stage until it ran.
         return self.xp.asarray(array, device=self.device) if self.device else self.xp.asarray(array)
+
+    def lend(self, array: np.ndarray, dtype: Any, block: object) -> Any:
+        """Return an array of a block on the device, copied once for all solvers that read it.
+
+        On the host nobody can write into it.
+        """
+        if self._lent.get("block") is not block:
+            self._lent.clear()
+            self._lent["block"] = block
+        key = id(array), np.dtype(dtype).name
+        if key not in self._lent:
+            lent = self.put(np.broadcast_to(array, array.shape), dtype)
+            if isinstance(lent, np.ndarray):
+                lent.flags.writeable = False
+            self._lent[key] = array, lent
+        return self._lent[key][1]
+
+    @cached_property
+    def _lent(self) -> dict[Any, Any]:
+        return {}
 
     def get(self, array: Any) -> np.ndarray:
         """Return an array of this backend as a NumPy array."""
-        if self.name == "cupy":
-            return np.asarray(array.get())
-        if self.name == "array_api_strict":
-            array = self.xp.asarray(array, device=self.xp.Device("CPU_DEVICE"))
-        return np.asarray(array)
+        return host(array)
+
+    def fetch(self, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Return what a block came to as NumPy arrays; host arrays among them stay as they are.
+
+        From a GPU all of them are copied on a stream of their own, queued at once.
+        """
+        if self.name != "cupy":
+            return {n: x if isinstance(x, np.ndarray) else self.get(x) for n, x in arrays.items()}
+        cupy, cupyx = importlib.import_module("cupy"), importlib.import_module("cupyx")
+        # The copies wait for the work queued so far, and for nothing that is queued later.
+        self._copies.wait_event(cupy.cuda.get_current_stream().record())
+        there = {n: x for n, x in arrays.items() if not isinstance(x, np.ndarray) and x.size}
+        # Only into page-locked memory is a copy asynchronous.
+        here = {n: cupyx.empty_pinned(x.shape, x.dtype) for n, x in there.items()}
+        for name, x in there.items():
+            x.get(stream=self._copies, out=here[name], blocking=False)
+        # The device arrays live until here: their memory is not handed out while it is read.
+        self._copies.synchronize()
+        return {n: here[n] if n in here else host(x) for n, x in arrays.items()}
+
+    @cached_property
+    def _copies(self) -> Any:
+        return importlib.import_module("cupy").cuda.Stream(non_blocking=True)
 
     def dtype(self, name: str) -> Any:
         """Return this library's dtype of a given name."""
@@ -92,5 +134,10 @@ def _cupy() -> Backend:
 
 
 def host(array: Any) -> np.ndarray:
-    """Return an array of any known library as a NumPy array."""
-    return np.asarray(array.get() if type(array).__module__.partition(".")[0] == "cupy" else array)
+    """Return an array of any known library, wherever it lives, as a NumPy array."""
+    library = type(array).__module__.partition(".")[0]
+    if library == "cupy":
+        array = array.get()
+    elif library == "array_api_strict":
+        array = array.to_device(type(array.device)("CPU_DEVICE"))
+    return np.asarray(array)

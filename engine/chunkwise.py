@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from array_api_compat import array_namespace, device
 
 from engine import ops, steps
@@ -98,7 +97,9 @@ def advance(
         return done
     reads = (rule.combine(x[..., :-1], x[..., -1:]) for x in (done.prediction, done.output))
     states = {"S": x[..., :-1], "z": x[..., -1]} if (x := done.states.get("S")) is not None else {}
-    return Advanced(WeightedState(done.state.S[..., :-1], done.state.S[..., -1]), *reads, states)
+    prediction, output = reads
+    end = WeightedState(done.state.S[..., :-1], done.state.S[..., -1])
+    return Advanced(end, prediction, output, states)
 
 
 def _blocked(S: Array, token: Token, block: Block, chunk: int | None, backend: Backend) -> Advanced:
@@ -196,10 +197,10 @@ def _by_step(xp: Any, x: Array) -> Array:
 
 def _chosen(live: np.ndarray, size: int, backend: Backend) -> Array | None:
     """Return which chunks write to which trials, (chunk, trial, 1, 1); None: all to all."""
-    writes = live.reshape(-1, size, live.shape[1]).any(1)
-    return None if writes.all() else backend.xp.asarray(
-        writes[..., None, None], device=backend.device
-    )  # fmt: skip
+    writes: np.ndarray = np.any(live.reshape(-1, size, live.shape[1]), axis=1)
+    if writes.all():
+        return None
+    return backend.xp.asarray(writes[:, :, None, None], device=backend.device)
 
 
 def _products(xp: Any, decay: Array | None, like: Array) -> tuple[Array, Array | None]:
@@ -272,8 +273,11 @@ def _solve(below: Array, right: Array, backend: Backend) -> Array:
     """Return the solution of (I + below) x = right; `below` is strictly lower triangular."""
     xp, size = backend.xp, below.shape[2]
     if backend.launches_dear:
+        # Turned around the matrix is upper triangular, so LU has nothing to eliminate and no pivot
+        # to choose: this is substitution still. Pivots would lose all digits on long keys.
         eye = xp.eye(size, dtype=below.dtype, device=backend.device)
-        return xp.linalg.solve(eye + below, right)
+        turned, against = xp.flip(eye + below, axis=(2, 3)), xp.flip(right, axis=2)
+        return xp.flip(xp.linalg.solve(turned, against), axis=2)
     x = xp.asarray(right, copy=True)
     for i in range(1, size):
         x[..., i : i + 1, :] -= below[..., i : i + 1, :i] @ x[..., :i, :]
@@ -303,9 +307,7 @@ def _states(xp: Any, rows: Rows, starts: Array, X: Array) -> Array:
     row would take as many as a chunk has rows.
     """
     count, trials, size, _ = rows.keys.shape
-    states = xp.empty(
-        (count, size, *starts.shape[1:]), dtype=starts.dtype, device=device(starts)
-    )
+    states = xp.empty((count, size, *starts.shape[1:]), dtype=starts.dtype, device=device(starts))
     now = starts
     for i in range(size):
         if rows.decay is not None:

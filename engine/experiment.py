@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import platform
 import shutil
 import signal
@@ -216,6 +217,9 @@ def execute(
     """Run a plan into a sink, calling `watch` with every frame."""
     steps, scenario = _length(plan), plan.scenario
     shard = None if isinstance(sink, MemorySink) else sink.shard
+    block = block_steps(plan.source, plan.tracks)
+    if shard:
+        block = math.gcd(block, shard)
     fingerprint, written = Fingerprint(), Written(plan.source)
     consumers: list[Callable[[Frame], None]] = [watch] if watch else []
     if scenario.table.probes:
@@ -226,7 +230,7 @@ def execute(
             _describe(plan, sink)
             recorder = Recorder(sink, plan.source, plan.tracks, scenario.table.record, shard)
         try:
-            for frame in loop(plan.source, plan.tracks, block_steps(plan.source, plan.tracks)):
+            for frame in loop(plan.source, plan.tracks, block):
                 fingerprint.update(frame.tokens)
                 with uninterrupted():
                     recorder.write(frame)

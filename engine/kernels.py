@@ -7,17 +7,21 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from engine import steps
+from engine import chunkwise, steps
 from engine.api import Solver
 from engine.backend import Backend
 from engine.errors import InputError, nearest
-from engine.linear import is_plain
+from engine.linear import MomentumRule, is_plain
 
-KERNELS = ("auto", "loop", "numba")
+KERNELS = ("auto", "loop", "numba", "chunk")
 
 
 def choose(solver: Solver, state: Any, backend: Backend, wanted: str = "auto") -> str:
-    """Return the name of the form to run: the fastest that there is, unless one is asked for.
+    """Return the name of the form to run.
+
+    "auto" is the fastest that there is: the compiled recurrence on NumPy arrays where numba is
+    installed, chunks where a call costs more than its arithmetic, steps elsewhere. A velocity
+    makes the decay of a chunk a product of 2 x 2 matrices, so rules with momentum have no chunks.
 
     Raises
     ------
@@ -26,24 +30,37 @@ def choose(solver: Solver, state: Any, backend: Backend, wanted: str = "auto") -
     """
     if wanted not in KERNELS:
         raise InputError(f"kernel = {wanted!r}: no such kernel; {nearest(wanted, KERNELS)}")
-    fits = is_plain(solver) and backend.name == "numpy"
+    rule, plain = type(solver).__name__, is_plain(solver)
+    compiles, chunks = (
+        plain and backend.name == "numpy",
+        plain and not isinstance(solver, MomentumRule),
+    )
     installed = find_spec("numba") is not None
-    if wanted == "numba" and not fits:
+    if wanted == "numba" and not compiles:
         raise InputError(
             f"kernel = 'numba': it runs the linear family on NumPy arrays, not "
-            f"{type(solver).__name__} on {backend.name}; use 'auto' or 'loop'"
+            f"{rule} on {backend.name}; use 'auto' or 'loop'"
         )
     if wanted == "numba" and not installed:
         raise InputError("kernel = 'numba' needs numba: pip install 'ttr-engine[fast]'")
-    if wanted == "auto":
-        return "numba" if fits and installed else "loop"
-    return wanted
+    if wanted == "chunk" and not chunks:
+        raise InputError(
+            f"kernel = 'chunk': it runs the linear family without momentum, not {rule}; use "
+            "'auto' or 'loop'"
+        )
+    if wanted != "auto":
+        return wanted
+    if compiles and installed:
+        return "numba"
+    return "chunk" if chunks and backend.launches_dear else "loop"
 
 
 def find(name: str) -> Callable[[Any, Any, steps.Block, Backend], steps.Advanced]:
     """Return the function that runs a block in the form of that name; compiled ones load here."""
     if name == "loop":
         return steps.advance
+    if name == "chunk":
+        return chunkwise.advance
     form: Callable[[Any, Any, steps.Block, Backend], steps.Advanced]
     form = import_module("engine.compiled").advance
     return form

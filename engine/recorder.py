@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 States = Literal["every", "final"]
 SHARD_BYTES = 32 * 2**20
 SHARD_STEPS = 2**16
-BLOCK_STEPS = 2**10
+BLOCK_STEPS = 2**10  # where Python steps, a block takes long enough to be worth watching
 
 
 @dataclass(frozen=True)
@@ -153,12 +154,19 @@ def shard_steps(variables: Sequence[Variable], steps: int) -> int:
 
 
 def block_steps(source: Source, tracks: Sequence[Track]) -> int:
-    """Return how many steps to run at a time: a block holds every state, whatever is recorded."""
-    return min(shard_steps(list(layout(source, tracks, "every")), source.steps or 0), BLOCK_STEPS)
+    """Return how many steps to run at a time, so that what a block holds fits into memory."""
+    stepped = [track for track in tracks if track.kernel == "loop"]
+    held = [track for track in tracks if track.record or track in stepped]
+    variables = [*layout(source, tracks, "final"), *layout(source, held, "every")]
+    fits = shard_steps(variables, source.steps or 0)
+    return min(fits, BLOCK_STEPS) if stepped else fits
 
 
 class Recorder:
     """Writes frames into a sink, whole shards at a time, and the final facts at the end.
+
+    Shards are written by a thread of its own while the next one is computed; there is never more
+    than one waiting, so a slow disk slows the run instead of filling the memory.
 
     Parameters
     ----------
@@ -169,7 +177,7 @@ class Recorder:
     states : "every" or "final"
         Whether state variables are kept at every step or only at the end.
     shard : int, optional
-        Steps per write. None writes each frame as it comes.
+        Steps per write. None writes each frame as it comes, at once.
     """
 
     def __init__(
@@ -184,10 +192,11 @@ class Recorder:
         self.variables = list(layout(source, tracks, states))
         for variable in self.variables:
             sink.create(variable)
-        self._buffers = {
-            v.path: np.empty((shard, *v.shape[1:]), dtype=v.dtype) for v in self.variables if shard
-        }
-        self._filled, self.committed = 0, 0
+        self._buffers: dict[str, np.ndarray] = {}
+        self._start, self._filled, self.committed = 0, 0, 0
+        self._writer = ThreadPoolExecutor(1, "writer") if shard else None
+        self._pending: Future[None] | None = None
+        self._handed: tuple[Mapping[str, np.ndarray], int] | None = None
         for axis, length in (("step", source.steps), ("trial", source.trials)):
             self.put("", axis, (axis,), np.arange(length or 0))
         for name, fact in source.facts.items():
@@ -207,31 +216,63 @@ class Recorder:
 
     def write(self, frame: Frame) -> None:
         """Record a frame; frames must come in order, without gaps."""
-        if frame.start != self.committed + self._filled:
+        if frame.start != self._start + self._filled:
             raise ValueError(
-                f"frame starts at step {frame.start}, expected {self.committed + self._filled}"
+                f"frame starts at step {frame.start}, expected {self._start + self._filled}"
             )
         sources: dict[str, Mapping[str, np.ndarray]] = {"stream": frame.tokens.arrays}
         sources |= {f"solvers/{label}": trace.variables for label, trace in frame.traces.items()}
+        every = {v.path: sources[v.group][v.name] for v in self.variables}
         done, n = 0, len(frame.tokens)
         while done < n:
-            take = n - done if self._shard is None else min(n - done, self._shard - self._filled)
-            for v in self.variables:
-                rows = sources[v.group][v.name][done : done + take]
-                if self._shard is None:
-                    self._sink.write(v, frame.start + done, rows)
-                else:
-                    self._buffers[v.path][self._filled : self._filled + take] = rows
-            done, self._filled = done + take, self._filled + take
-            if self._shard is None or self._filled == self._shard:
-                self.flush()
+            room = (self._shard or n) - self._filled
+            take = min(n - done, room)
+            rows = {path: x[done : done + take] for path, x in every.items()}
+            if take == room and not self._filled:
+                self._hand_over(rows, take)  # a whole shard as it stands: nothing to copy
+            else:
+                self._keep(rows, take)
+            done += take
+
+    def _keep(self, rows: Mapping[str, np.ndarray], count: int) -> None:
+        """Copy rows into the buffers, and hand these over when they are full."""
+        assert self._shard is not None
+        for v in self.variables if not self._filled else ():
+            # New ones each time: the last may still be waiting to be written.
+            self._buffers[v.path] = np.empty((self._shard, *v.shape[1:]), dtype=v.dtype)
+        for path, x in rows.items():
+            self._buffers[path][self._filled : self._filled + count] = x
+        self._filled += count
+        if self._filled == self._shard:
+            self.flush()
 
     def flush(self) -> None:
-        """Write out what is buffered, then move the mark."""
-        if self._shard is not None and self._filled:
-            for v in self.variables:
-                self._sink.write(v, self.committed, self._buffers[v.path][: self._filled])
-        self.committed, self._filled = self.committed + self._filled, 0
+        """Hand over what is buffered."""
+        if self._filled:
+            count, self._filled = self._filled, 0
+            self._hand_over({path: x[:count] for path, x in self._buffers.items()}, count)
+
+    def _hand_over(self, rows: Mapping[str, np.ndarray], count: int) -> None:
+        self._wait()
+        if self._writer is None:
+            self._commit(rows, count)
+        else:
+            self._handed = rows, count
+            self._pending = self._writer.submit(self._commit, rows, count)
+        self._start += count
+
+    def _wait(self) -> None:
+        """Wait for the write that is under way; an error of it is raised here, once."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+            self._handed = None
+
+    def _commit(self, rows: Mapping[str, np.ndarray], count: int) -> None:
+        """Write rows of every variable, then move the mark."""
+        for v in self.variables:
+            self._sink.write(v, self.committed, rows[v.path])
+        self.committed += count
         self._sink.commit(self.committed)
 
     def close(self, complete: bool = True) -> None:
@@ -239,7 +280,16 @@ class Recorder:
 
         Of a run that was cut short, solvers may be ahead of what was written: no final states.
         """
-        self.flush()
+        try:
+            if self._handed and not self._pending:
+                self._commit(*self._handed)  # it failed once, and what follows must not come first
+            self.flush()
+            self._wait()
+        finally:
+            if self._writer is not None:
+                self._writer.shutdown()
+        if not self.committed:
+            self._sink.commit(0)
         final = complete and self._states == "final"
         for track in self._tracks:
             group = f"solvers/{track.label}"

@@ -39,7 +39,7 @@ class Table(BaseModel):
     trials: Annotated[int, Field(gt=0)] | None = None
     dtype: Literal["float32", "float64"] = "float64"
     backend: str = "numpy"
-    kernel: Literal["auto", "loop", "numba"] = "auto"
+    kernel: Literal["auto", "loop", "numba", "chunk"] = "auto"
     record: Literal["every", "final"] = "every"
     stream: dict[str, Any]
     solvers: Annotated[dict[Label, dict[str, Any]], Field(min_length=1)]

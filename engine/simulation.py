@@ -43,7 +43,8 @@ def simulate(
         Name of a solver, or one made by `engine.solver`.
     keys : array, shape (step, key) or (step, trial, key)
         NumPy or CuPy array, or DataArray with these dims in any order. Integers and bools are
-        converted to float64 before any arithmetic.
+        converted to float64 before any arithmetic. Inputs may be mixed: each is brought to the
+        host, whatever it is, and from there, in the precision of `dtype`, to the backend.
     values : array, shape (step, value) or (step, trial, value)
         What is stored under each key.
     queries : array, shaped like keys, optional
@@ -58,9 +59,10 @@ def simulate(
         Keep every state, or the last one only.
     backend : "numpy" or "cupy"
         Where to compute. The result is NumPy.
-    kernel : "auto", "loop" or "numba"
-        Form of the recurrence. "auto" takes the compiled one for the linear family where numba is
-        installed (extra `fast`), and steps elsewhere. Results differ by rounding.
+    kernel : "auto", "loop", "numba" or "chunk"
+        Form of the recurrence. For the linear family "auto" takes the compiled one on NumPy where
+        numba is installed (extra `fast`) and chunks on a GPU; it steps elsewhere. Results differ by
+        rounding.
     dtype : "float32" or "float64", optional
         Precision; default: the widest of keys, values and queries (integers count as float64,
         float16 as float32).

@@ -132,7 +132,9 @@ class Track:
 
         Coefficients of `read` are those of the last step.
         """
-        asked = self._through("queries", self._lend(queries), queries.shape[:2])
+        asked = self._through(
+            "queries", self.backend.lend(queries, self.dtype, queries), queries.shape[:2]
+        )
         first = Tokens(0, {"keys": queries[:1]})
         reads = {}
         for name in self._reads:
@@ -182,8 +184,9 @@ class Track:
         except RunError as error:
             raise RunError(f"solver {self.label!r} {error}") from error
         self.state = done.state
-        states = {name: x if name == "rows" else get(x) for name, x in done.states.items()}
-        prediction, output = get(done.prediction), get(done.output)
+        came = {"prediction": done.prediction, "output": done.output}
+        states = self.backend.fetch({**done.states, **came})
+        prediction, output = states.pop("prediction"), states.pop("output")
         if mask is not None:
             prediction[~mask] = np.nan  # nothing was to be predicted
             if "queries" not in tokens.arrays:
@@ -193,25 +196,18 @@ class Track:
     def _put(self, tokens: Tokens) -> tuple[Any, Any, Any]:
         """Return keys, values and queries on the device, keys and queries through the view."""
         keys, lead = tokens.arrays["keys"], tokens.arrays["keys"].shape[:2]
-        asked = tokens.arrays.get("queries", keys)
+        asked, lend = tokens.arrays.get("queries", keys), self.backend.lend
         try:
             return (
-                self._through("keys", self._lend(keys), lead),
-                self._lend(tokens.arrays["values"]),
-                self._through("queries", self._lend(asked), lead),
+                self._through("keys", lend(keys, self.dtype, tokens), lead),
+                lend(tokens.arrays["values"], self.dtype, tokens),
+                self._through("queries", lend(asked, self.dtype, tokens), lead),
             )
         except Exception as error:  # a view may raise anything
             raise RunError(
                 f"the view of solver {self.label!r} failed at steps {tokens.start} to "
                 f"{tokens.start + len(tokens) - 1}: {type(error).__name__}: {error}"
             ) from error
-
-    def _lend(self, array: np.ndarray) -> Any:
-        """Return a stream's array on the device; on the host nobody can write into it."""
-        lent = self.backend.put(np.broadcast_to(array, array.shape), self.dtype)
-        if isinstance(lent, np.ndarray):
-            lent.flags.writeable = False
-        return lent
 
     def _through(self, what: str, x: Any, lead: tuple[int, ...]) -> Any:
         """Return keys or queries as the solver sees them."""

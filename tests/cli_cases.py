@@ -138,12 +138,12 @@ def scenario(how, *, at=5, steps=20, extra="", generator="random", pause=0.0):
     Path("faulty.toml").write_text(text + f"pause = {pause}\n")
 
 
-def finished(process, timeout=30):
-    out, err = process.communicate(timeout=timeout)
-    return process.returncode, out, err
-
-
 def start(args, stderr=subprocess.PIPE, **more):
     return subprocess.Popen(
         [ENGINE, *args], stdout=subprocess.PIPE, stderr=stderr, text=True, **more
     )
+
+
+def finished(process, timeout=30):
+    out, err = process.communicate(timeout=timeout)
+    return process.returncode, out, err

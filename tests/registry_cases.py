@@ -5,7 +5,7 @@ import pytest
 from engine import registry
 from engine.errors import PluginWarning
 
-# A whole plugin: what every broken one below is a change of.
+# A whole plugin: what every broken one is a change of.
 HEAD = """
 from collections.abc import Mapping
 from dataclasses import dataclass

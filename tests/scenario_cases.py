@@ -18,6 +18,7 @@ priority = 0.5
 [solvers.delta]
 beta = 0.5
 """
+LABEL = "cannot be a label; use letters, digits, '_' and '-', a letter first"
 
 
 def tree(folder):
@@ -57,6 +58,3 @@ def beta(value):
 
 def more(text):
     return GOOD + text
-
-
-LABEL = "cannot be a label; use letters, digits, '_' and '-', a letter first"

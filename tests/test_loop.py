@@ -69,9 +69,6 @@ def test_the_fingerprint_of_a_stream_does_not_depend_on_its_blocks():
     assert len(digests) == 1 and other.hexdigest() not in digests
 
 
-# Lengths
-
-
 @pytest.mark.parametrize("junk", [0.0, 1e6, np.nan])
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
 def test_padding_changes_no_bit_of_the_stream_before_it(solver, junk):

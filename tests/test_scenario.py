@@ -15,8 +15,6 @@ from .scenario_cases import GOOD
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 
-# ------------------------------------------------------------------------------------ what is right
-
 
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_shipped_scenarios_are_sound_and_titled(name):

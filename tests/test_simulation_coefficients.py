@@ -10,8 +10,6 @@ import engine
 
 from .simulation_cases import B, D, Gated, T, assert_equal, assert_same, draw
 
-# Coefficients
-
 
 def gated_loop(keys, values, gamma, beta):
     """Return the states of `Gated` as a plain loop over one trial gives them."""

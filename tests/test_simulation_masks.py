@@ -19,8 +19,6 @@ from .simulation_cases import (
     made,
 )
 
-# Masks
-
 
 @each_solver
 def test_a_masked_step_changes_no_bit_of_the_state(case):

@@ -16,8 +16,6 @@ from engine.track import Track
 
 from .store_cases import flat, plain
 
-# Any state, as it is
-
 
 class Counted(NamedTuple):
     S: Annotated[Array, "key value"]

@@ -26,10 +26,10 @@ def main() -> None:
     """Run the groups asked for and write the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small and few: does it work?")
-    parser.add_argument("--only", action="append", choices=GROUPS, metavar="NAME", default=None,
-                        help=f"one group, may be repeated: {', '.join(GROUPS)}")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=None,
-                        help="where to write; default: RESULTS.md, for a full run only")  # fmt: skip
+    only = f"one group, may be repeated: {', '.join(GROUPS)}"
+    parser.add_argument("--only", action="append", choices=GROUPS, metavar="NAME", help=only)
+    out = "where to write; default: RESULTS.md for a full run, else nowhere"
+    parser.add_argument("--out", type=Path, help=out)
     given = parser.parse_args()
     names, facts = given.only or GROUPS, timing.machine()
     rows: list[timing.Row] = []
@@ -45,7 +45,11 @@ def main() -> None:
     if out:
         out.write_text(document(rows, details, facts, given.quick))
     missed = [row.what for row in rows if row.met is False]
-    print(f"{len(missed)} of {sum(row.met is not None for row in rows)} goals missed", *missed, sep="\n  ")
+    print(
+        f"{len(missed)} of {sum(row.met is not None for row in rows)} goals missed",
+        *missed,
+        sep="\n  ",
+    )
 
 
 def document(rows: list[timing.Row], details: list[str], facts: list[str], quick: bool) -> str:

@@ -189,7 +189,7 @@ def jax_scan(stream: Stream) -> Callable[[], Any]:
     import jax.numpy as jnp
 
     jax.config.update("jax_enable_x64", True)
-    step, (trials, d), dv = STEPS[stream.rule], stream.keys.shape[1:], stream.values.shape[-1]
+    step, d, dv = STEPS[stream.rule], stream.keys.shape[-1], stream.values.shape[-1]
 
     def one(*arrays: Any) -> Any:
         def body(state: Any, token: Any) -> Any:

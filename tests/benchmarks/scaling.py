@@ -19,21 +19,22 @@ def slope(sizes: Sequence[int], times: Sequence[float]) -> float:
 def run(quick: bool) -> tuple[list[Row], list[str]]:
     """Return the rows."""
     linear, softmax = "gated_delta", "softmax_attention"
-    cut = 3 if quick else 4
     # Rule, what grows, its sizes, (trials, steps, d) for each, and the exponent of theory.
     grows = [
         (linear, "steps", (2048, 4096, 8192, 16384), lambda n: (8, n, 64), 1),
         (linear, "trials", (16, 32, 64, 128), lambda n: (n, 1024, 64), 1),
-        (linear, "d", (32, 64, 128, 256), lambda n: (8, 1024, n), 2),
-        (softmax, "steps", (512, 1024, 2048, 4096), lambda n: (4, n, 32), 2),
+        (linear, "d", (64, 128, 256, 512), lambda n: (8, 512, n), 2),
+        (softmax, "steps", (1024, 2048, 4096), lambda n: (8, n, 64), 2),
     ]
     rows = []
     for rule, what, sizes, shape, theory in grows:
         calls = {}
-        for n in sizes[:cut]:
+        if quick:
+            sizes = [n // 4 for n in sizes[:3]]
+        for n in sizes:
             stream = rules.draw(rule, *shape(n), "float32")
             calls[n] = sides.engine_loop(stream, engine.solver(rule))
-        took = interleaved(calls, 2 if quick else 5)
+        took = interleaved(calls, 2 if quick else 3 if rule == softmax else 5)
         p = slope(list(took), list(took.values()))
         last = list(took)[-1]
         rows.append(Row(

@@ -10,8 +10,6 @@ FAMILY = (
     "lms longhorn longhorn_diagonal mamba mamba2 momentum_delta nlms oja preconditioned_kda "
     "preconditioned_gated_delta retnet rwkv6 rwkv7 titans"
 ).split()
-
-
 VECTORS = {"dplr": ["a", "b"]} | {n: ["erase_key"] for n in ("rwkv7", "comba", "momentum_delta")}
 
 

@@ -5,8 +5,6 @@ from pathlib import Path
 import numpy as np
 
 HERE = Path(__file__).parent / "data"
-
-
 EPS = np.finfo(np.float64).eps
 
 
