@@ -34,8 +34,14 @@ class Flags(NamedTuple):
     record: bool
 
 
-def advance(rule: LinearRule, state: Any, block: Block, backend: Backend) -> Advanced:
-    """Run a block of a plain linear rule on NumPy arrays."""
+def advance(rule: Any, state: Any, block: Block, backend: Backend) -> Advanced:
+    """Run a block of a plain linear rule, or of a covariance rule, on NumPy arrays."""
+    if isinstance(rule, LinearRule):
+        return _advance_linear(rule, state, block)
+    return _advance_covariance(rule, state, block)
+
+
+def _advance_linear(rule: LinearRule, state: Any, block: Block) -> Advanced:
     k, v, q = (_by_trial(x) for x in (block.keys, block.values, block.queries))
     weighted = isinstance(rule, WeightedRule)
     token = rule.token(k, v, **{n: _by_trial(x) for n, x in block.writes.items()})
@@ -193,3 +199,85 @@ def _linear(
         S[b, :, low : low + width] = s
         if flags.momentum:
             U[b, :, low : low + width] = u
+
+
+def _advance_covariance(rule: Any, state: Any, block: Block) -> Advanced:
+    k, v, q = (_by_trial(x) for x in (block.keys, block.values, block.queries))
+    trials, steps, dv = v.shape
+    dtype, eps = k.dtype, np.finfo(k.dtype).eps
+    bound = (float(eps) ** -0.25 if rule.limit is None else rule.limit) / rule.ridge
+    gamma = np.broadcast_to(_by_trial(block.writes["gamma"]), (trials, steps, 1))
+    S, P = np.array(state.S, order="C"), np.array(state.P, order="C")
+    prediction, output = (np.empty((trials, steps, dv), dtype) for _ in range(2))
+    room = (steps,) if block.record else (0,)
+    states, covariances = np.empty((*room, *S.shape), dtype), np.empty((*room, *P.shape), dtype)
+    masked = block.mask is not None
+    mask = np.ones((1, 1), bool) if block.mask is None else np.ascontiguousarray(block.mask.T)
+    _covariance(
+        S, P, k, v, q, np.ascontiguousarray(gamma), mask, masked, block.record, eps,
+        dtype.type(bound), dtype.type(1.0 / rule.ridge), prediction, output, states, covariances,
+    )  # fmt: skip
+    every = {"S": states, "P": covariances} if block.record else {}
+    before, after = prediction.swapaxes(0, 1), output.swapaxes(0, 1)
+    return Advanced(type(state)(S=S, P=P), before, after, every)
+
+
+@njit(parallel=True, cache=True, nogil=True, fastmath=False)
+def _covariance(
+    S, P, keys, values, queries, gamma, mask, masked, record, eps, bound, prior,
+    prediction, output, states, covariances,
+):  # fmt: skip
+    """Recursive least squares as plugins/solvers/rls.py states it, one trial per unit."""
+    trials, steps, dk = keys.shape
+    dv = values.shape[2]
+    for b in prange(trials):
+        s, p, Pk = S[b], P[b], np.empty(dk, S.dtype)
+        for t in range(steps):
+            k, q = keys[b, t], queries[b, t]
+            before, after = prediction[b, t], output[b, t]
+            before[:] = 0.0
+            after[:] = 0.0
+            for i in range(dk):
+                for j in range(dv):
+                    before[j] += k[i] * s[i, j]
+            if not masked or mask[b, t]:
+                g, kPk, kk, top = gamma[b, t, 0], S.dtype.type(0), S.dtype.type(0), p[0, 0]
+                for i in range(dk):
+                    Pk[i] = 0.0
+                    for j in range(dk):
+                        Pk[i] += p[i, j] * k[j]
+                        if p[i, j] > top:
+                            top = p[i, j]
+                for i in range(dk):
+                    kPk += k[i] * Pk[i]
+                    kk += k[i] * k[i]
+                den = g + kPk
+                noise = 2 * eps * top
+                lift = noise if g * kPk < 4 * noise * den * kk else S.dtype.type(0)
+                down, up, high = 1 / den, 1 / g, False
+                for i in range(dk):
+                    for j in range(dk):
+                        x = p[i, j] - down * (Pk[i] * Pk[j])
+                        if i == j:
+                            x += lift
+                        p[i, j] = up * x
+                        if p[i, j] > bound:
+                            high = True
+                if high:
+                    for i in range(dk):
+                        diagonal = p[i, i]
+                        if diagonal > bound:
+                            column = p[:, i] / np.sqrt(prior + diagonal)
+                            for m in range(dk):
+                                for j in range(dk):
+                                    p[m, j] -= column[m] * column[j]
+                for i in range(dk):
+                    w = Pk[i] / den
+                    for j in range(dv):
+                        s[i, j] += w * (values[b, t, j] - before[j])
+            for i in range(dk):
+                for j in range(dv):
+                    after[j] += q[i] * s[i, j]
+            if record:
+                states[t, b] = s
+                covariances[t, b] = p

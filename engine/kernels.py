@@ -31,14 +31,14 @@ def choose(solver: Solver, state: Any, backend: Backend, wanted: str = "auto") -
     if wanted not in KERNELS:
         raise InputError(f"kernel = {wanted!r}: no such kernel; {nearest(wanted, KERNELS)}")
     rule, plain = type(solver).__name__, is_plain(solver)
-    compiles, chunks = (
-        plain and backend.name == "numpy",
-        plain and not isinstance(solver, MomentumRule),
-    )
+    # A class says itself that it is the covariance rule; a subclass with rules of its own does not.
+    covariance = vars(type(solver)).get("compiled") == "covariance"
+    compiles = (plain or covariance) and backend.name == "numpy"
+    chunks = plain and not isinstance(solver, MomentumRule)
     installed = find_spec("numba") is not None
     if wanted == "numba" and not compiles:
         raise InputError(
-            f"kernel = 'numba': it runs the linear family on NumPy arrays, not "
+            f"kernel = 'numba': it runs the linear family and rls on NumPy arrays, not "
             f"{rule} on {backend.name}; use 'auto' or 'loop'"
         )
     if wanted == "numba" and not installed:

@@ -40,6 +40,7 @@ class RLS:
         ^ -1/4 (8192; 54 in float32), beyond which rounding soon makes P indefinite.
     """
 
+    compiled: ClassVar[str] = "covariance"  # engine/compiled.py has this rule step for step
     ridge: float = 1e-3
     limit: float | None = None
     card: ClassVar[Card] = Card(
