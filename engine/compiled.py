@@ -8,15 +8,19 @@ neither threads, nor batch, nor block size.
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, prange
 
-from engine.api import Array
-from engine.backend import Backend
-from engine.linear import LinearRule, WeightedRule
-from engine.steps import Advanced, Block
+# OpenMP threads that wait would otherwise spin, and take the core that another process needs.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+from numba import njit, prange  # noqa: E402
+
+from engine.api import Array  # noqa: E402
+from engine.backend import Backend  # noqa: E402
+from engine.linear import LinearRule, WeightedRule  # noqa: E402
+from engine.steps import Advanced, Block  # noqa: E402
 
 NONE, SCALAR, CHANNEL = 0, 1, 2
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -297,13 +298,16 @@ def _probe(plan: Plan, recorder: Recorder, written: Written) -> None:
                 recorder.put(f"probes/{name}/{track.label}", variable, dims, array)
 
 
-def _provenance(scenario: Scenario) -> dict[str, Any]:
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions that a run's numbers may depend on."""
     libraries = ("ttr-engine", "numpy", "xarray", "zarr", "pluggy")
+    return {"python": platform.python_version(), **{name: version(name) for name in libraries}}
+
+
+def _provenance(scenario: Scenario) -> dict[str, Any]:
     return {
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in libraries},
-        },
+        "versions": _versions(),
         "platform": platform.platform(),
         "machine": platform.machine(),
         "byteorder": sys.byteorder,

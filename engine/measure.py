@@ -80,13 +80,20 @@ def recalled(read: Any, book: Any, wanted: Any) -> Any:
 
     def nearest(x: np.ndarray, entries: np.ndarray, index: np.ndarray) -> np.ndarray:
         # |x - e|^2 = |x|^2 - 2 x.e + |e|^2, and |x|^2 is the same for every entry.
-        distance = np.sum(entries**2, axis=-1) - 2.0 * np.einsum("...v,...ev->...e", x, entries)
+        distance = np.sum(entries**2, axis=-1) - 2.0 * _products(x, entries)
         finite = np.isfinite(x).all(-1)
         distance = np.where(np.isfinite(entries).all(-1), distance, np.inf)
         hit = (np.argmin(np.where(finite[..., None], distance, 0.0), axis=-1) == index) & finite
         return np.where(index < 0, np.nan, hit.astype(np.float64))
 
     return _lift(nearest, [["value"], ["entry", "value"], []], read, book, wanted)
+
+
+def _products(x: np.ndarray, entries: np.ndarray) -> np.ndarray:
+    """Return x.e for every entry: (query, trial, value) and (1, trial, entry, value), or alike."""
+    if x.ndim == 3 and entries.ndim == 4 and len(entries) == 1:  # one matrix product per trial
+        return np.swapaxes(np.swapaxes(x, 0, 1) @ np.swapaxes(entries[0], -1, -2), 0, 1)
+    return np.asarray(np.einsum("...v,...ev->...e", x, entries))
 
 
 def smooth(x: Any, window: int) -> Any:

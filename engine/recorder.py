@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 States = Literal["every", "final"]
-SHARD_BYTES = 32 * 2**20
+SHARD_BYTES = 8 * 2**20  # three are in memory: computed, waiting, and being written
 SHARD_STEPS = 2**16
 BLOCK_STEPS = 2**10  # where Python steps, a block takes long enough to be worth watching
 
@@ -147,7 +147,7 @@ def _numpy_dtype(array: Any) -> np.dtype[Any]:
 
 
 def shard_steps(variables: Sequence[Variable], steps: int) -> int:
-    """Return how many steps to buffer: a power of two, about 32 MiB over all variables."""
+    """Return how many steps to buffer: a power of two, about 8 MiB over all variables."""
     row = sum(v.row_bytes for v in variables) or 1
     fits = max(1, min(SHARD_BYTES // row, SHARD_STEPS))
     return int(min(2 ** int(math.log2(fits)), 2 ** math.ceil(math.log2(max(steps, 1)))))

@@ -12,7 +12,7 @@ from tests.benchmarks import rules, sides
 from tests.benchmarks.rules import Stream, batched, outer
 from tests.benchmarks.timing import Row, absent, installed, interleaved, row
 
-GAMMA = 0.99
+GAMMA = rules.RANGES["rls"]["gamma"][0]
 
 
 def numpy_rls(stream: Stream, ridge: float) -> np.ndarray:
@@ -53,7 +53,6 @@ def run(quick: bool) -> tuple[list[Row], list[str]]:
         for dtype in ("float32", "float64"):
             stream = rules.draw("rls", trials, steps, d, dtype)
             rls = engine.solver("rls", ridge=0.1)
-            stream.coefficients["gamma"] = np.full((1, 1, 1), GAMMA)  # type: ignore[index]
             ours = sides.engine_loop(stream, rls)
             both: dict[str, Callable[[], Any]] = {
                 "engine": ours,

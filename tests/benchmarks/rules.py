@@ -74,6 +74,7 @@ RANGES: dict[str, dict[str, tuple[float, float]]] = {
     "kda": {"beta": (0.1, 0.9), "gamma": (0.9, 1.0)},
     "longhorn": {"beta": (0.5, 2.0)},
     "titans": {"theta": (0.05, 0.2), "eta": (0.3, 0.8), "alpha": (0.05, 0.1)},
+    "rls": {"gamma": (0.99, 0.99)},
 }
 
 
