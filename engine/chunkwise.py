@@ -85,8 +85,8 @@ def advance(
     given = [x for x in token if x is not None and not isinstance(x, bool)]
     if not block.keys.shape[0] or any(getattr(x, "dtype", 0) != block.keys.dtype for x in given):
         return steps.advance(rule, state, block, backend)
-    xp, S, weighted = backend.xp, state.S, isinstance(rule, WeightedRule)
-    if weighted:  # z is one more column of S, of values that are all 1
+    xp, S = backend.xp, state.S
+    if isinstance(rule, WeightedRule):  # z is one more column of S, of values that are all 1
         one = xp.ones_like(token.value[..., :1])
         token = token._replace(value=xp.concat([token.value, one], axis=-1))
         S = xp.concat([S, state.z[..., None]], axis=-1)
@@ -95,11 +95,12 @@ def advance(
         return steps.advance(rule, state, block, backend)
     if not isinstance(rule, WeightedRule):
         return done
-    reads = (rule.combine(x[..., :-1], x[..., -1:]) for x in (done.prediction, done.output))
-    states = {"S": x[..., :-1], "z": x[..., -1]} if (x := done.states.get("S")) is not None else {}
-    prediction, output = reads
-    end = WeightedState(done.state.S[..., :-1], done.state.S[..., -1])
-    return Advanced(end, prediction, output, states)
+    prediction, output = (
+        rule.combine(x[..., :-1], x[..., -1:]) for x in (done.prediction, done.output)
+    )
+    every = [(x[..., :-1], x[..., -1]) for x in (done.state.S, *done.states.values())]
+    states = dict(zip(("S", "z"), every[1], strict=True)) if block.record else {}
+    return Advanced(WeightedState(*every[0]), prediction, output, states)
 
 
 def _blocked(S: Array, token: Token, block: Block, chunk: int | None, backend: Backend) -> Advanced:

@@ -255,7 +255,6 @@ def test_the_check_is_ready_for_a_gpu():
     assert gpu_check.recording("array_api_strict", True, rates, -np.inf)[0]["skipped"]
 
 
-@pytest.mark.slow
 def test_the_check_compares_what_it_says():
     came = gpu_check.contract("array_api_strict") | gpu_check.agreement("array_api_strict", True)
     assert not {name: x for name, x in came.items() if not x["ok"]}
