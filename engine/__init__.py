@@ -21,6 +21,7 @@ _HOMES = {
     "InputError": "errors",
     "PluginWarning": "errors",
     "RunError": "errors",
+    "StabilityWarning": "errors",
     "generator": "factories",
     "generators": "factories",
     "open": "store",
@@ -34,7 +35,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "EngineError", "InputError", "PluginWarning", "RunError", "generator", "generators", "open",
+    "EngineError", "InputError", "PluginWarning", "RunError", "StabilityWarning", "generator",
+    "generators", "open",
     "run", "simulate", "solver", "solvers", "stream", "view", "views",
 ]  # fmt: skip
 

@@ -2,8 +2,8 @@
 
 A *solver* is a frozen dataclass of hyperparameters with three pure methods over a NamedTuple state.
 A *generator* is a frozen dataclass of options that draws a stream block by block. A *view* maps
-keys and queries before a solver sees them. A plugin is a module whose hook implementations return
-``{"name": Class}``.
+keys and queries, and values if it likes, before a solver sees them. A plugin is a module whose hook
+implementations return ``{"name": Class}``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import pluggy
 
 from engine.draws import Channel, Draws, Visits
-from engine.rows import Rows, each_length
+from engine.rows import Rows, attend, each_length, fade
 
 __all__ = [
     "Array", "Card", "Channel", "Coefficient", "Decay", "Draws", "Extent", "Gain", "Generator",
     "KeyDecay", "KeyGain", "KeyVector", "Rows", "Solver", "Space", "ValueDecay", "ValueGain",
-    "View", "Visits", "each_length", "hookimpl", "hookspec",
+    "View", "Visits", "attend", "each_length", "fade", "hookimpl", "hookspec",
 ]  # fmt: skip
 
 Array = Any
@@ -241,9 +241,10 @@ class Generator(Protocol):
 
 
 class View(Protocol):
-    """A map applied to keys and queries before a solver sees them; it acts on the last axis.
+    """A map applied to keys, queries and values before a solver sees them, along the last axis.
 
-    Subclass it to inherit the defaults of `size` and `queries`.
+    Subclass it to inherit the defaults of all but `__call__`. `values` takes NumPy arrays too,
+    whatever the backend: what a solver answers is compared with mapped values on the host.
     """
 
     def __call__(self, x: Array) -> Array:
@@ -255,6 +256,14 @@ class View(Protocol):
 
     def size(self, n: int) -> int:
         """Return the length of the mapped axis (default: unchanged)."""
+        return n
+
+    def values(self, v: Array) -> Array:
+        """Map values, shape (..., n) to (..., value_size(n)) (default: unchanged)."""
+        return v
+
+    def value_size(self, n: int) -> int:
+        """Return the length of mapped values (default: unchanged)."""
         return n
 
 

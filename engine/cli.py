@@ -144,6 +144,11 @@ def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
     print(": ".join(filter(None, (plan.scenario.name, plan.scenario.table.title))))
     print(f"{steps} steps, trials {trials}, seed {plan.scenario.table.seed}")
     table("", columns, lines, right=1)
+    for row in rows:
+        if row.correction > 2.0 + 1e-6:
+            print(
+                f"{row.solver}: a write took back {row.correction:.3g} times its error; stable to 2"
+            )
     print(f"errors: mean over trials and the last {steps // 4 if steps >= 4 else steps} steps")
     print(f"stored in {path}")
 

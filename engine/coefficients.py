@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -58,7 +58,10 @@ class PerTrial(_Form):
 
 
 class Channel(_Form):
-    """``{ channel = "priority" }``: the numbers of a side channel of the stream."""
+    """``{ channel = "priority" }``: the numbers of a side channel of the stream.
+
+    A coefficient with an axis also takes a channel of vectors, ``{ channel = "keys" }``.
+    """
 
     channel: str
 
@@ -101,7 +104,7 @@ class Binding:
         A list is one number per channel of the coefficient's own axis; an array is
         (step, trial, axis), each of its lengths full or 1.
     along : tuple of str
-        Dims along which an array varies.
+        Dims along which an array, or a channel of vectors, varies.
     read : bool
         Whether a read takes it: then it matters at masked steps too, if those are asked.
     """
@@ -122,12 +125,19 @@ class Binding:
             case PerTrial():
                 return ("trial",)
             case Channel() | Gate():
-                return ("step", "trial")
+                return self.along or ("step", "trial")
             case np.ndarray():
                 return self.along
             case list():
                 return own
         return ()
+
+    def on(self, sample: Mapping[str, np.ndarray]) -> Binding:
+        """Return it bound to a stream: a channel of vectors varies along its own axis too."""
+        name = self.source.channel if isinstance(self.source, Channel) else ""
+        if self.spec.axis and name in sample and sample[name].ndim == 3:
+            return replace(self, along=("step", "trial", self.spec.axis))
+        return self
 
     def block(self, tokens: Tokens) -> np.ndarray:
         """Return its values over a block, shape (step or 1, trial or 1, axis or 1).
@@ -268,11 +278,19 @@ def check(
     match source:
         case Channel() | Gate():
             channel = source.channel if isinstance(source, Channel) else source.gate
-            sides = [n for n, x in sample.items() if x.ndim == 2 and n != "mask"]
+            ranks = (2, 3) if axis and isinstance(source, Channel) else (2,)
+            sides = [n for n, x in sample.items() if x.ndim in ranks and n != "mask"]
             if channel not in sides:
+                wide = f", or one per channel of {axis!r}" if 3 in ranks else ""
                 raise InputError(
-                    f"the stream has no side channel {channel!r} of one number per step; "
+                    f"the stream has no side channel {channel!r} of one number per step{wide}; "
                     f"{nearest(channel, sides)}"
+                )
+            width = sample[channel].shape[-1]
+            if sample[channel].ndim == 3 and width != sizes.get(axis, width):
+                raise InputError(
+                    f"the side channel {channel!r} has {width} numbers per step, and the solver "
+                    f"{sizes[axis]} channels of {axis!r}"
                 )
         case PerTrial(trials=values) if len(values) != trials:
             raise InputError(

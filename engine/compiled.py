@@ -17,9 +17,10 @@ import numpy as np
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from numba import njit, prange  # noqa: E402
 
+from engine import steps as step_loop  # noqa: E402
 from engine.api import Array  # noqa: E402
 from engine.backend import Backend  # noqa: E402
-from engine.linear import LinearRule, WeightedRule  # noqa: E402
+from engine.linear import LinearRule, Token, WeightedRule  # noqa: E402
 from engine.steps import Advanced, Block  # noqa: E402
 
 NONE, SCALAR, CHANNEL = 0, 1, 2
@@ -41,14 +42,20 @@ class Flags(NamedTuple):
 def advance(rule: Any, state: Any, block: Block, backend: Backend) -> Advanced:
     """Run a block of a plain linear rule, or of a covariance rule, on NumPy arrays."""
     if isinstance(rule, LinearRule):
-        return _advance_linear(rule, state, block)
+        k, v = _by_trial(block.keys), _by_trial(block.values)
+        try:
+            token = rule.token(k, v, **{n: _by_trial(x) for n, x in block.writes.items()})
+        except Exception:  # the step loop finds the step at which the rule fails, and names it
+            return step_loop.advance(rule, state, block, backend)
+        return _advance_linear(rule, state, block, k, token)
     return _advance_covariance(rule, state, block)
 
 
-def _advance_linear(rule: LinearRule, state: Any, block: Block) -> Advanced:
-    k, v, q = (_by_trial(x) for x in (block.keys, block.values, block.queries))
+def _advance_linear(
+    rule: LinearRule, state: Any, block: Block, k: np.ndarray, token: Token
+) -> Advanced:
+    q = _by_trial(block.queries)
     weighted = isinstance(rule, WeightedRule)
-    token = rule.token(k, v, **{n: _by_trial(x) for n, x in block.writes.items()})
     if weighted:  # z is one more column of S, of values that are all 1
         token = token._replace(value=_with_column(token.value, 1.0))
     trials, steps, dv = token.value.shape

@@ -21,6 +21,10 @@ class RunError(EngineError, RuntimeError):
     """A run started and could not finish. The command line exits 1."""
 
 
+class StabilityWarning(UserWarning):
+    """A write overshoots so far that the rule expands what it should correct."""
+
+
 class PluginWarning(UserWarning):
     """A plugin could not be loaded; everything else works."""
 

@@ -86,6 +86,18 @@ def change(S: Array, kept: Array, token: Token) -> Array:
     return ops.outer(w, token.value) - ops.outer(token.erase, old)
 
 
+def correction(token: Token) -> Array | None:
+    """Return strength w.r (..., 1): the share of its error that a write takes back at its own key.
+
+    1 is exact, 2 as wrong as before on the other side; beyond 2 a key that returns diverges. None
+    for tokens that do not correct, or whose velocity does.
+    """
+    if token.address is None or token.erase is not None or token.momentum is not None:
+        return None
+    size = ops.dot(token.write, token.address)
+    return size if token.strength is None else token.strength * size
+
+
 def step(S: Array, token: Token) -> Array:
     """Return a S + w v^T - e (r^T S): one step of the recurrence without momentum."""
     kept = decayed(S, token)

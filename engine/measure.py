@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.api import View
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -111,6 +113,12 @@ def smooth(x: Any, window: int) -> Any:
     return x.rolling(step=window).mean().isel(step=slice(window - 1, None))
 
 
+def mapped(view: View | None, values: Any, /) -> Any:
+    """Return values (..., value) as a solver behind this view is given them."""
+    # A view that does not inherit from engine.api.View may have no such method.
+    return values if view is None or not hasattr(view, "values") else view.values(values)
+
+
 def error_curve(run: xr.DataTree, label: str, start: int = 0, block: int = 4096) -> xr.DataArray:
     """Return the error of one solver of a run at every step from `start` on.
 
@@ -125,11 +133,16 @@ def error_curve(run: xr.DataTree, label: str, start: int = 0, block: int = 4096)
     -------
     DataArray (step, trial)
         Named "tracking error", |S - W|, where the stream knows its target map and the states were
-        recorded; "prediction error", |prediction - v|, elsewhere.
+        recorded; "prediction error", |prediction - v|, elsewhere. Behind a view v is what the view
+        makes of it; where that may differ from v, the error is the prediction's.
     """
     import xarray as xr
 
+    from engine import factories
+
     solver, stream = run[f"solvers/{label}"].to_dataset(), run["stream"].to_dataset()
+    options = dict(solver.attrs.get("view") or {})
+    view = factories.build("view", options.pop("view"), options) if options else None
     tracks = "target_map" in stream and "step" in solver.get("S", xr.DataArray()).dims
     name, measure, a, b = (
         "prediction error",
@@ -137,11 +150,16 @@ def error_curve(run: xr.DataTree, label: str, start: int = 0, block: int = 4096)
         solver["prediction"],
         stream["values"],
     )
-    if tracks and solver.sizes["key"] == stream.sizes["key"]:
+    # The target map is a map to unmapped values.
+    plain = view is None or getattr(type(view), "values", View.values) is View.values
+    if tracks and plain and solver.sizes["key"] == stream.sizes["key"]:
         name, measure, a, b = "tracking error", tracking_error, solver["S"], stream["target_map"]
     parts = []
     for begin in range(start, max(a.sizes["step"], start + 1), block):
         steps = slice(begin, begin + block)
-        parts.append(measure(a.isel(step=steps).load(), b.isel(step=steps).load()))
+        right = b.isel(step=steps).load()
+        if not plain:
+            right = xr.DataArray(mapped(view, right.values), dims=right.dims)
+        parts.append(measure(a.isel(step=steps).load(), right))
     curve: xr.DataArray = xr.concat(parts, "step").rename(name)
     return curve

@@ -51,6 +51,17 @@ def add_diagonal(matrix: Array, a: Array | float) -> Array:
     return matrix + scale_rows(a, eye)
 
 
+def ridge_solve(A: Array, B: Array, ridge: Array | float) -> Array:
+    """Return (A + Diag(ridge))^-1 B for A positive semidefinite, (..., n, n) and (..., n, m).
+
+    The diagonal is lifted by rounding's own size, eps trace(A): a ridge that vanishes beside A
+    would leave a singular matrix, and one trial's singular matrix would stop all the others.
+    """
+    xp = array_namespace(A)
+    noise = float(xp.finfo(A.dtype).eps) * xp.linalg.trace(A)[..., None]
+    return xp.linalg.solve(add_diagonal(A, ridge + noise), B)
+
+
 def where(condition: Array, a: Array, b: Array | float) -> Array:
     """Return `a` where the condition holds and `b` elsewhere."""
     return array_namespace(a).where(condition, a, b)
@@ -159,4 +170,6 @@ def gate(a: Array, b: Array) -> Array:
     # log softplus(b) = b - exp(b)/2 + O(exp(2b)): below -15 the rest is under float64 rounding.
     safe = xp.where(small, xp.zeros_like(b), b)
     softplus = xp.where(safe > 0, safe, xp.zeros_like(b)) + xp.log1p(xp.exp(-xp.abs(safe)))
-    return xp.exp(-xp.exp(a + xp.where(small, b - xp.exp(b) / 2, xp.log(softplus))))
+    power = a + xp.where(small, b - xp.exp(b) / 2, xp.log(softplus))
+    # exp(-exp(80)) is 0 in every dtype, and exp(80) overflows in none but float16.
+    return xp.exp(-xp.exp(xp.where(power > 80.0, xp.zeros_like(power) + 80.0, power)))

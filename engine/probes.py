@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.frames import Frame
-from engine.measure import recalled
+from engine.measure import mapped, recalled
 from engine.sources import Source
 from engine.track import Track
 
@@ -79,5 +79,5 @@ def _latest(key_id: np.ndarray, written: np.ndarray) -> np.ndarray:
 def ask(track: Track, asked: Asked) -> Mapping[str, tuple[tuple[str, ...], np.ndarray]]:
     """Return what a solver's present state answers: `read` and `recalled`, with their dims."""
     read = track.ask(asked.keys)
-    hit = recalled(read, asked.book[None], asked.wanted)
+    hit = recalled(read, mapped(track.view, asked.book)[None], asked.wanted)
     return {"read": (("query", "trial", "value"), read), "recalled": (("query", "trial"), hit)}

@@ -37,6 +37,12 @@ _INHERITED: dict[str, dict[str, list[str]]] = {
     "generator": {"extent": [], "facts": ["state"]},
     "view": {"queries": ["x"], "size": ["n"]},
 }
+# What only newer views have: a view without them leaves values as they are.
+_OPTIONAL: dict[str, dict[str, list[str]]] = {
+    "solver": {},
+    "generator": {},
+    "view": {"values": ["v"], "value_size": ["n"]},
+}
 # What a protocol or a base has under these names is a description, not an implementation.
 _STUBS: set[Any] = {
     api.Solver.init, api.Solver.write, api.Solver.read, api.Generator.start, api.Generator.draw,
@@ -246,6 +252,7 @@ def _entries(kind: str, hook: str, provided: Any, source: str) -> list[PluginInf
 def _check_methods(kind: str, cls: type) -> None:
     """Refuse a class whose methods cannot be called as the host will call them."""
     own = {"token": ["k", "v"]} if issubclass(cls, LinearRule) else {}
+    own |= {name: x for name, x in _OPTIONAL[kind].items() if hasattr(cls, name)}
     for method, wanted in {**own, **_METHODS[kind], **_INHERITED[kind]}.items():
         call = f"{method}({', '.join(['self', *wanted])}{', *, ...' if kind == 'solver' else ''})"
         function = inspect.getattr_static(cls, method, None)

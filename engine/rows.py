@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
+from engine import ops
+
 Array = Any
 
 
@@ -141,3 +143,18 @@ def each_length(read: Callable[..., Array], rows: Rows, *arrays: Array | Rows) -
             )
         )
     return array_namespace(parts[0]).concat(parts, axis=0)
+
+
+def attend(keys: Rows, values: Rows, q: Array, scale: float) -> Array:
+    """Return sum_j softmax_j(scale q.k_j) v_j, (..., value): the read of softmax attention."""
+
+    def read(k: Array, v: Array, x: Array) -> Array:
+        return ops.vecmat(ops.softmax(ops.matvec(k, scale * x)), v)
+
+    return each_length(read, keys, values, q)
+
+
+def fade(bias: Rows, gamma: Array | float, k: Array) -> Rows:
+    """Return rows of log weights, each plus log gamma, and a new one of 0 for the key `k`."""
+    now = array_namespace(k).zeros_like(k[..., 0])
+    return bias.map(lambda b: b + ops.log(gamma)).append(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from engine import registry, signatures
 from engine.backend import backend as get_backend
 from engine.backend import host
 from engine.coefficients import Binding
-from engine.errors import InputError, nearest
+from engine.errors import InputError, StabilityWarning, nearest
 from engine.loop import loop
 from engine.recorder import MemorySink, Recorder, States, block_steps
 from engine.sources import ArraySource
@@ -19,6 +20,10 @@ from engine.track import Track
 
 if TYPE_CHECKING:
     import xarray as xr
+
+
+CORRECTION = 2.0 + 1e-6
+"""Above this a warning is due; the rest is rounding of a correction of exactly 2."""
 
 
 def simulate(
@@ -82,6 +87,11 @@ def simulate(
     InputError
         If anything does not fit; the message names it, and both lengths.
 
+    Warns
+    -----
+    StabilityWarning
+        If a delta rule takes back more than twice its error: strength |k|^2 above 2.
+
     Examples
     --------
     >>> import numpy as np, engine
@@ -110,6 +120,14 @@ def simulate(
     for frame in loop(source, [track], block_steps(source, [track])):
         recorder.write(frame)
     recorder.close()
+    if track.correction[0] > CORRECTION:
+        warnings.warn(
+            "a write overshoots: {:.3g} times its error is taken back at step {}, and beyond 2 a "
+            "key that returns diverges; use unit keys (the view `unit`) or smaller "
+            "coefficients".format(*track.correction),
+            StabilityWarning,
+            stacklevel=2,
+        )
     ds = sink.dataset(f"solvers/{track.label}")
     ds.attrs = {
         "solver": type(rule).__name__,

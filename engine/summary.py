@@ -32,6 +32,8 @@ class Row:
         Per probe, the share of keys that decode to their present binding.
     diverged_at : int or None
         First step at which any trial had a non-finite state or read.
+    correction : float
+        Largest share of its error that a write took back: beyond 2 a delta rule is unstable.
     state_bytes : int
         Bytes retained per trial at the end.
     steps_per_second : float
@@ -43,6 +45,7 @@ class Row:
     error_kind: str
     recall: dict[str, float]
     diverged_at: int | None
+    correction: float
     state_bytes: int
     steps_per_second: float
 
@@ -84,6 +87,7 @@ def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
                 error_kind=str(curve.name),
                 recall={n: float(p[f"{track.label}/recalled"].mean()) for n, p in probes.items()},
                 diverged_at=int(diverged.min()) if diverged.size else None,
+                correction=track.correction[0],
                 state_bytes=state_bytes(track),
                 steps_per_second=track.steps / track.seconds if track.seconds else 0.0,
             )

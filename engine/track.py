@@ -15,6 +15,8 @@ from engine.backend import Backend
 from engine.coefficients import Binding
 from engine.errors import InputError, RunError
 from engine.frames import Trace
+from engine.measure import mapped
+from engine.linear import correction
 from engine.sources import Source, Tokens
 from engine.steps import Block, recorded, store
 
@@ -33,7 +35,7 @@ class Track:
     bindings : mapping of str to Binding
         Every coefficient of the rule.
     view : View, optional
-        Applied to keys and queries.
+        Applied to keys, queries and values.
     backend, dtype
         Where and in what precision to compute.
     record : bool
@@ -46,14 +48,17 @@ class Track:
         self, label: str, solver: Solver, source: Source, bindings: Mapping[str, Binding],
         view: View | None, backend: Backend, dtype: str, record: bool = True, kernel: str = "auto",
     ) -> None:  # fmt: skip
-        self.label, self.solver, self.bindings, self.view = label, solver, bindings, view
+        self.label, self.solver, self.view = label, solver, view
+        self.bindings = {name: b.on(source.sample) for name, b in bindings.items()}
         self.backend, self.dtype = backend, np.dtype(dtype)
         self.record = record
         self.seconds, self.steps, self.trials = 0.0, 0, source.trials
         key, value = source.sample["keys"].shape[-1], source.sample["values"].shape[-1]
         where = (self.trials,), backend.xp, backend.dtype(dtype), backend.device
         try:
-            self.sizes = {"key": view.size(key) if view else key, "value": value}
+            if view is not None:
+                key, value = view.size(key), getattr(view, "value_size", int)(value)
+            self.sizes = {"key": key, "value": value}
             self.state = solver.init(Space(self.sizes, *where))
         except ValueError as error:  # an option that does not fit the stream's sizes
             raise InputError(str(error)) from error
@@ -62,6 +67,7 @@ class Track:
                 f"{type(solver).__name__}.init failed: {type(error).__name__}: {error}"
             ) from error
         self.diverged_at = np.full(self.trials, -1, dtype=np.int64)
+        self.correction = 0.0, 0  # the largest share of an error that a write took back, and when
         self.state_dims = self._check()
         self.kernel = kernels.choose(solver, self.state, backend, kernel)
         declared = signatures.coefficients(type(solver))
@@ -184,6 +190,8 @@ class Track:
         except RunError as error:
             raise RunError(f"solver {self.label!r} {error}") from error
         self.state = done.state
+        if isinstance(self.solver, LinearRule):
+            self._note_correction(block)
         came = {"prediction": done.prediction, "output": done.output}
         states = self.backend.fetch({**done.states, **came})
         prediction, output = states.pop("prediction"), states.pop("output")
@@ -194,13 +202,13 @@ class Track:
         return prediction, output, states
 
     def _put(self, tokens: Tokens) -> tuple[Any, Any, Any]:
-        """Return keys, values and queries on the device, keys and queries through the view."""
+        """Return keys, values and queries on the device, through the view."""
         keys, lead = tokens.arrays["keys"], tokens.arrays["keys"].shape[:2]
         asked, lend = tokens.arrays.get("queries", keys), self.backend.lend
         try:
             return (
                 self._through("keys", lend(keys, self.dtype, tokens), lead),
-                lend(tokens.arrays["values"], self.dtype, tokens),
+                self._through("values", lend(tokens.arrays["values"], self.dtype, tokens), lead),
                 self._through("queries", lend(asked, self.dtype, tokens), lead),
             )
         except Exception as error:  # a view may raise anything
@@ -210,11 +218,14 @@ class Track:
             ) from error
 
     def _through(self, what: str, x: Any, lead: tuple[int, ...]) -> Any:
-        """Return keys or queries as the solver sees them."""
+        """Return keys, queries or values as the solver sees them."""
         if self.view is None:
             return x
-        seen = self.view(x) if what == "keys" else self.view.queries(x)
-        shape = (*lead, self.sizes["key"])
+        if what == "values":
+            seen = mapped(self.view, x)
+        else:
+            seen = self.view(x) if what == "keys" else self.view.queries(x)
+        shape = (*lead, self.sizes["value" if what == "values" else "key"])
         if tuple(seen.shape) != shape or seen.dtype != x.dtype:
             raise TypeError(f"{what} became {seen.dtype} {seen.shape}, expected {x.dtype} {shape}")
         return seen
@@ -275,6 +286,20 @@ class Track:
         width = (self.sizes.get(axis) or values.shape[-1]) if axis else 1
         return self.backend.put(np.broadcast_to(values, (*values.shape[:2], width)), self.dtype)
 
+    def _note_correction(self, block: Block) -> None:
+        """Note the largest correction so far: beyond 2 a rule expands what it should correct."""
+        token = self.solver.token(block.keys, block.values, **block.writes)  # type: ignore[attr-defined]
+        found = correction(token)
+        if found is None or not len(block.keys):
+            return
+        sizes = self.backend.get(found)[..., 0]
+        sizes = np.broadcast_to(sizes, block.keys.shape[:2])
+        wanted = np.where(block.mask, sizes, 0.0) if block.mask is not None else sizes
+        step = int(np.argmax(np.nan_to_num(wanted).max(axis=1)))
+        largest = float(np.nan_to_num(wanted[step]).max())
+        if largest > self.correction[0]:
+            self.correction = largest, block.start + step
+
     def _note_divergence(
         self,
         tokens: Tokens,
@@ -290,6 +315,9 @@ class Track:
             np.isfinite(tokens.arrays["queries"]).all(-1) if "queries" in tokens.arrays else mask
         )
         bad = (asked & ~np.isfinite(output).all(-1)) | (mask & ~np.isfinite(prediction).all(-1))
+        if any(isinstance(x, Rows) for x in self.state):  # rows are the tokens themselves
+            for name in ("keys", "values"):
+                bad |= mask & ~np.isfinite(tokens.arrays[name]).all(-1)
         for x in states.values():
             if x.dtype.kind == "f":
                 bad |= ~np.isfinite(x).reshape(*bad.shape, -1).all(-1)

@@ -282,11 +282,12 @@ def test_what_does_not_fit_is_refused_before_the_first_step(options, said):
 
 @pytest.mark.parametrize("form", [{"channel": "drifts"}, {"gate": "drifts", "low": 0, "high": 1}])
 def test_a_channel_that_leaves_the_bounds_ends_the_run_and_says_where(form, tmp_path):
+    """What was whole before that step is kept: of the step loop, its blocks."""
     stream = {"steps": 3000, "bad": 2900}
     with pytest.raises(engine.RunError) as error:
         engine.run(
             {
-                "trials": TRIALS, "stream": {"generator": "sides", **stream},
+                "trials": TRIALS, "kernel": "loop", "stream": {"generator": "sides", **stream},
                 "solvers": {"it": {"solver": "delta", "beta": form}},
             },
             tmp_path / "r.zarr",

@@ -77,7 +77,8 @@ def _sizes(solver: Solver) -> dict[str, int]:
     dims = signatures.state_dims(type(state))
     for name, x in zip(state._fields, state, strict=True):
         if not isinstance(x, Rows):
-            sizes |= dict(zip((d.removesuffix("_2") for d in dims[name]), x.shape[1:], strict=True))
+            for dim, n in zip(dims[name], x.shape[1:], strict=True):
+                sizes.setdefault(dim.removesuffix("_2"), n)
     return sizes
 
 

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import xarray as xr
 
 from engine.api import Array, Draws, Extent, Generator, hookimpl
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 DIMS = {
     "keys": ("step", "trial", "key"),
@@ -102,6 +105,8 @@ class Stored(Generator):
         return self._open("stream") if (self.path / "stream").is_dir() else self._root
 
     def _open(self, group: str | None) -> xr.Dataset:
+        import xarray as xr  # here: it would slow down every look-up of a plugin
+
         try:
             # A live store is read unconsolidated; a cache would grow to the whole stream.
             return xr.open_dataset(

@@ -44,7 +44,7 @@ class DeltaProduct:
         error="after decay",
         stable="0 <= beta |k|^2 <= 2",
         retained="dk*dv + 1",
-        write="2*dk*dv + dk*dv/micro_steps",
+        write="3*dk*dv",
         query="dk*dv",
         lost="what was decayed, or erased along a later key",
         diverges={"beta": 3.0},

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from engine import ops
-from engine.api import Array, Card, Gain, KeyVector, Rows, Space, each_length, hookimpl
+from engine.api import Array, Card, Gain, KeyVector, Rows, Space, attend, hookimpl
 
 
 class DeltaFormerState(NamedTuple):
@@ -24,7 +23,7 @@ class DeltaFormer:
     The delta rule with a softmax memory (Zhong et al. 2025, arXiv:2505.19488). The correction is
     addressed with a, by default the key itself; the reference implementation uses the token's
     query. The first pair has no correction. For beta < 1 a stored value is at most max |v| /
-    (1 - beta). beta = 0 is softmax attention. The state grows by one row per step. An empty memory
+    (1 - beta); at the default beta = 1 it grows at most linearly in t. beta = 0 is softmax attention. The state grows by one row per step. An empty memory
     reads zeros.
 
     Parameters
@@ -40,11 +39,11 @@ class DeltaFormer:
         model="kernel average, exp(scale q.k)",
         inner="one correction by the present read",
         error="no decay",
-        stable="0 <= beta < 1: |u| <= max |v| / (1 - beta)",
+        stable="0 <= beta < 1: |u| <= max |v| / (1 - beta); beta = 1: |u| <= t max |v|",
         retained="t*(dk+dv)",
         write="t*(dk+dv)",
         query="t*(dk+dv)",
-        lost="nothing: v is u plus beta times the read before the write",
+        lost="nothing, given beta and what addressed each write",
     )
 
     def init(self, space: Space) -> DeltaFormerState:
@@ -61,10 +60,7 @@ class DeltaFormer:
 
     def read(self, s: DeltaFormerState, q: Array) -> Array:
         """Return the corrected values' mean, weighted by the softmax of the scores."""
-        return each_length(self._attend, s.keys, s.values, q)
-
-    def _attend(self, keys: Array, values: Array, q: Array) -> Array:
-        return ops.vecmat(ops.softmax(ops.matvec(keys, self.scale * q)), values)
+        return attend(s.keys, s.values, q, self.scale)
 
 
 @hookimpl

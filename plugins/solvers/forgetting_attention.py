@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from array_api_compat import array_namespace
-
 from engine import ops
-from engine.api import Array, Card, Decay, Rows, Space, each_length, hookimpl
+from engine.api import Array, Card, Decay, Rows, Space, each_length, fade, hookimpl
 
 
 class ForgettingState(NamedTuple):
@@ -57,8 +55,7 @@ class ForgettingAttention:
         self, s: ForgettingState, k: Array, v: Array, *, gamma: Decay = 1.0
     ) -> ForgettingState:
         """Fade every row, then append the pair unfaded."""
-        now = array_namespace(k).zeros_like(k[..., 0])
-        bias = s.bias.map(lambda b: b + ops.log(gamma)).append(now)
+        bias = fade(s.bias, gamma, k)
         return ForgettingState(s.keys.append(k), s.values.append(v), bias)
 
     def read(self, s: ForgettingState, q: Array) -> Array:

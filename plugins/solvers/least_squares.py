@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from array_api_compat import array_namespace
-
 from engine import ops
 from engine.api import Array, Card, Decay, Space, hookimpl
 
@@ -63,10 +61,9 @@ class LeastSquares:
         self, s: LeastSquaresState, k: Array, v: Array, *, gamma: Decay = 1.0
     ) -> LeastSquaresState:
         """Fold in one pair and solve."""
-        xp = array_namespace(s.A)
         A = ops.scale_rows(gamma, s.A) + ops.outer(k, k)
         B = ops.scale_rows(gamma, s.B) + ops.outer(k, v)
-        return LeastSquaresState(A, B, xp.linalg.solve(ops.add_diagonal(A, self.ridge), B))
+        return LeastSquaresState(A, B, ops.ridge_solve(A, B, self.ridge))
 
     def read(self, s: LeastSquaresState, q: Array) -> Array:
         """Return S^T q."""

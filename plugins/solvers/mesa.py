@@ -74,11 +74,10 @@ class Mesa:
 
     def read(self, s: MesaState, q: Array) -> Array:
         """Return the fit's answer, by a solve for this query."""
-        xp = array_namespace(s.H)
-        M = ops.add_diagonal(s.H, ops.channels(self.ridge, q))
+        ridge = ops.channels(self.ridge, q)
         if self.iterations is None:
-            return ops.vecmat(xp.linalg.solve(M, q[..., None])[..., 0], s.G)
-        return ops.vecmat(self._conjugate_gradient(M, q), s.G)
+            return ops.vecmat(ops.ridge_solve(s.H, q[..., None], ridge)[..., 0], s.G)
+        return ops.vecmat(self._conjugate_gradient(ops.add_diagonal(s.H, ridge), q), s.G)
 
     def _conjugate_gradient(self, M: Array, q: Array) -> Array:
         """Solve M x = q as the authors' decoding step does: 1e-5 in both denominators, no stop."""

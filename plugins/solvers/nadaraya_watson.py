@@ -84,7 +84,8 @@ def _weights(square: Array, bandwidth: float) -> Array:
     # From the nearest on, so that it weighs 1; in two divisions, so that none underflows to 0 / 0.
     further = square - xp.min(square, axis=-1, keepdims=True)
     scores = further / bandwidth / (-2.0 * bandwidth)
-    return ops.softmax(ops.where(further > 0, scores, 0.0))
+    # Where nothing is further, 0 / bandwidth may be 0 / 0; a distance that is NaN stays NaN.
+    return ops.softmax(ops.where(further != 0, scores, 0.0))
 
 
 def leave_one_out(keys: Array, values: Array, bandwidth: float) -> float:

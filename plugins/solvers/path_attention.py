@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from array_api_compat import array_namespace
-
 from engine import ops
-from engine.api import Array, Card, Decay, Gain, KeyVector, Rows, Space, each_length, hookimpl
+from engine.api import Array, Card, Decay, Gain, KeyVector, Rows, Space, each_length, fade, hookimpl
 
 
 class PathState(NamedTuple):
@@ -65,13 +63,12 @@ class PathAttention:
     ) -> PathState:  # fmt: skip
         """Turn and fade every row, then append the pair as it is; w is k unless given."""
         w = k if householder_key is None else householder_key
-        now = array_namespace(k).zeros_like(k[..., 0])
 
         def turn(keys: Array) -> Array:
             # A product per row, so that a trial's bits do not depend on how many rows others hold.
             return keys - ops.dot(keys, w[..., None, :]) * (beta * w)[..., None, :]
 
-        bias = s.bias.map(lambda b: b + ops.log(gamma)).append(now)
+        bias = fade(s.bias, gamma, k)
         return PathState(s.keys.map(turn).append(k), s.values.append(v), bias)
 
     def read(self, s: PathState, q: Array) -> Array:

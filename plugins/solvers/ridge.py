@@ -64,9 +64,8 @@ class Ridge:
         return RidgeState(keys, values, each_length(self._fit, keys, values))
 
     def _fit(self, keys: Array, values: Array) -> Array:
-        xp = array_namespace(keys)
-        turned = xp.matrix_transpose(keys)
-        return xp.linalg.solve(ops.add_diagonal(turned @ keys, self.ridge), turned @ values)
+        turned = array_namespace(keys).matrix_transpose(keys)
+        return ops.ridge_solve(turned @ keys, turned @ values, self.ridge)
 
     def read(self, s: RidgeState, q: Array) -> Array:
         """Return S^T q."""

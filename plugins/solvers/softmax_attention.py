@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from engine import ops
-from engine.api import Array, Card, Rows, Space, each_length, hookimpl
+from engine.api import Array, Card, Rows, Space, attend, hookimpl
 
 
 class SoftmaxState(NamedTuple):
@@ -54,10 +53,7 @@ class SoftmaxAttention:
 
     def read(self, s: SoftmaxState, q: Array) -> Array:
         """Return the values' mean, weighted by the softmax of the scores."""
-        return each_length(self._attend, s.keys, s.values, q)
-
-    def _attend(self, keys: Array, values: Array, q: Array) -> Array:
-        return ops.vecmat(ops.softmax(ops.matvec(keys, self.scale * q)), values)
+        return attend(s.keys, s.values, q, self.scale)
 
 
 @hookimpl

@@ -136,13 +136,12 @@ class TitansMLP:
 
     def read(self, s: State, q: Array) -> Array:
         """Return M(q)."""
-        y = ops.vecmat(_GELU[self.activation](self._inner(s, q))[0], s.W2)
-        return y + s.b2 if isinstance(s, TitansMLPState) else y
+        return self._outer(s, _GELU[self.activation](self._inner(s, q))[0])
 
     def gradient(self, s: State, k: Array, v: Array) -> dict[str, Array]:
         """Return the gradient of the loss at (k, v) with respect to every parameter, by name."""
         act, slope = _GELU[self.activation](self._inner(s, k))
-        out = 2.0 * (self.read(s, k) - v)
+        out = 2.0 * (self._outer(s, act) - v)
         if self.loss == "mean":
             out = out / v.shape[-1]
         inner = ops.matvec(s.W2, out) * slope
@@ -152,6 +151,10 @@ class TitansMLP:
     def _inner(self, s: State, x: Array) -> Array:
         y = ops.vecmat(x, s.W1)
         return y + s.b1 if isinstance(s, TitansMLPState) else y
+
+    def _outer(self, s: State, act: Array) -> Array:
+        y = ops.vecmat(act, s.W2)
+        return y + s.b2 if isinstance(s, TitansMLPState) else y
 
 
 def _times(a: Array | float, x: Array) -> Array:

@@ -51,7 +51,7 @@ class TTTLinear:
         error="no decay",
         stable="always: a step shrinks as 1 / |S^T k + c|",
         retained="2*dk*dv + 2*dv + 1",
-        write="2*dk*dv + dk*dv/minibatch",
+        write="3*dk*dv",
         query="2*dk*dv",
         lost="what was erased along a later key, and the size of v - k",
     )
@@ -85,9 +85,9 @@ class TTTLinear:
         return TTTState(
             ops.where(matrix, s.S - ops.scale_rows(eta, dS), s.S),
             ops.where(row, s.c - eta * dc, s.c),
-            ops.where(matrix, 0.0 * s.S, dS),
-            ops.where(row, 0.0 * s.c, dc),
-            ops.where(full, 0 * n, n),
+            ops.where(~matrix, dS, 0.0),
+            ops.where(~row, dc, 0.0),
+            ops.where(~full, n, 0),
         )
 
     def read(self, s: TTTState, q: Array, *, eta: Gain = 0.1) -> Array:

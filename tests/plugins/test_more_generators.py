@@ -185,29 +185,57 @@ def test_what_is_asked_was_written_and_its_value_is_right(drive):
     assert generator.extent().steps == 72 and "12 pairs" in generator.extent().why
     arrays, facts = drive(generator, 72)
     np.testing.assert_array_equal(arrays["mask"], np.arange(72)[:, None] < 12 + np.zeros((1, 3)))
+    unit_norms(arrays["queries"])
     for b in range(3):
         memory = {}
         for t in range(72):
-            asked = arrays["queries"][t, b].tobytes()
-            if arrays["mask"][t, b]:
-                memory[arrays["keys"][t, b].tobytes()] = (arrays["values"][t, b], t)
-                assert arrays["gap"][t, b] == -1
-            value, step = memory[asked]
-            if not arrays["mask"][t, b]:
-                assert arrays["gap"][t, b] == t - step > 0
-            np.testing.assert_array_equal(arrays["values"][t, b], value)
-            key_id, value_id = arrays["key_id"][t, b], arrays["value_id"][t, b]
-            np.testing.assert_array_equal(facts["key_book"][b, key_id], arrays["queries"][t, b])
-            np.testing.assert_array_equal(facts["value_book"][b, value_id], value)
+            one = {name: array[t, b] for name, array in arrays.items()}
+            np.testing.assert_array_equal(one["keys"], one["queries"])
+            if one["mask"]:
+                memory[one["keys"].tobytes()] = (one["values"], t)
+            value, step = memory.get(one["queries"].tobytes(), (np.zeros(4), None))
+            np.testing.assert_array_equal(one["values"], value)
+            assert one["asked"] == (step is not None and not one["mask"])
+            assert one["gap"] == (t - step if one["asked"] else -1)
+            assert one["key_id"] == one["value_id"] == (-1 if step is None else step)
+            if step is not None:
+                np.testing.assert_array_equal(facts["key_book"][b, step], one["queries"])
+                np.testing.assert_array_equal(facts["value_book"][b, step], value)
         assert len(memory) == 12
 
 
-@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0])
-def test_recent_pairs_are_asked_by_a_power_law(drive, exponent):
-    generator = Recall(pairs=16, queries=4000, exponent=exponent, key=1, value=1, keys="gaussian")
-    arrays, _ = drive(generator, 4016)
-    asked = ~arrays["mask"][:, 0]
-    assert_zipf(15 - arrays["key_id"][asked], exponent, 16)
+@pytest.mark.parametrize("queries", [12, 13, 60])
+def test_every_pair_is_asked_once(drive, queries):
+    arrays, _ = drive(Recall(pairs=12, queries=queries, key=2), 12 + queries, trials=20)
+    for b in range(20):
+        asked = arrays["key_id"][arrays["asked"][:, b], b]
+        np.testing.assert_array_equal(np.sort(asked), np.arange(12))
+    assert not arrays["asked"][:12].any()
+
+
+@pytest.mark.parametrize("exponent", [0.01, 1.0, 2.5, -1.0])
+def test_the_gap_of_the_first_pair_follows_the_power_law(drive, exponent):
+    """Pair 0 is drawn first, from all slots; slot s is 5 + s steps after it."""
+    generator = Recall(pairs=5, queries=8, exponent=exponent, key=1, value=1)
+    arrays, _ = drive(generator, 13, trials=4000)
+    first = arrays["asked"] & (arrays["key_id"] == 0)
+    slots = arrays["gap"].T[first.T] - 5
+    assert slots.shape == (4000,)
+    assert_zipf(slots, 1.0 - exponent, 8)
+
+
+def test_later_pairs_are_drawn_from_the_slots_that_are_left(drive):
+    """Without replacement: the chance of an ordered pair of slots is p_i p_j / (1 - p_i)."""
+    generator = Recall(pairs=2, queries=4, exponent=0.01, key=1, value=1)
+    arrays, _ = drive(generator, 6, trials=6000)
+    slots = [np.argmax(arrays["asked"] & (arrays["key_id"] == i), axis=0) - 2 for i in (0, 1)]
+    p = np.arange(1.0, 5) ** -0.99
+    p /= p.sum()
+    chance = np.outer(1 / (1 - p) * p, p)
+    off = ~np.eye(4, dtype=bool)
+    seen = np.bincount(4 * slots[0] + slots[1], minlength=16).reshape(4, 4)
+    assert not seen.diagonal().any()
+    assert stats.chisquare(seen[off], 6000 * chance[off]).pvalue > 1e-3
 
 
 def test_the_engine_answers_the_questions_and_writes_nothing_there():
@@ -219,7 +247,8 @@ def test_the_engine_answers_the_questions_and_writes_nothing_there():
         engine.solver("least_squares", ridge=1e-12), x["keys"], x["values"], x["queries"],
         mask=x["mask"], gamma=1.0,
     )  # fmt: skip
-    np.testing.assert_allclose(ds.output.values, x["values"], atol=1e-8)
+    known = x["mask"] | x["asked"]
+    np.testing.assert_allclose(ds.output.values[known], x["values"][known], atol=1e-8)
     assert np.isnan(ds.prediction.values[8:]).all()
     assert np.isfinite(ds.prediction.values[:8]).all()
     assert (ds.diverged_at == -1).all()
@@ -288,8 +317,8 @@ def test_the_delta_rule_erodes_the_needle_as_its_law_says(drive, assert_mean):
     (Function, {"noise": -1.0}, "noise = -1.0 must be finite and at least 0"),
     (Function, {"period": 0}, "period = 0 must be at least 1"),
     (Recall, {"pairs": 0}, "pairs = 0 must be at least 1"),
-    (Recall, {"queries": -1}, "queries = -1 must be at least 0"),
-    (Recall, {"exponent": float("inf")}, "exponent = inf"),
+    (Recall, {"queries": 15}, "queries = 15 must be at least pairs = 16"),
+    (Recall, {"exponent": float("inf")}, "exponent = inf must be finite"),
     (Needle, {"position": -1}, "position = -1 must be at least 0"),
     (Needle, {"key": 0}, "key = 0 must be at least 1"),
 ])  # fmt: skip
