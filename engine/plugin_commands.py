@@ -85,7 +85,9 @@ def _compare(infos: list[PluginInfo], as_json: bool) -> None:
     cards = {info.name: getattr(info.cls, "card", None) for info in infos}
     if as_json:
         plain = {
-            name: {key: getattr(card, key) for key in (*texts, *costs, "diverges")} if card else None
+            name: {key: getattr(card, key) for key in (*texts, *costs, "diverges")}
+            if card
+            else None
             for name, card in cards.items()
         }
         print_json(plain)

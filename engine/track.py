@@ -15,8 +15,8 @@ from engine.backend import Backend
 from engine.coefficients import Binding
 from engine.errors import InputError, RunError
 from engine.frames import Trace
+from engine.linear import LinearRule, correction
 from engine.measure import mapped
-from engine.linear import correction
 from engine.sources import Source, Tokens
 from engine.steps import Block, recorded, store
 

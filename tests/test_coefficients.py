@@ -238,6 +238,29 @@ def test_a_coefficient_with_an_axis_takes_a_list_or_one_number_for_all():
     assert gated["solvers/it/decay"].dims == ("step", "trial")
 
 
+@pytest.mark.parametrize("solver", ["comba", "momentum_delta"])
+@pytest.mark.parametrize("channel", ["keys", "wide"])
+@pytest.mark.parametrize("where", ["memory", "store"])
+def test_a_coefficient_with_an_axis_follows_a_channel_of_vectors(solver, channel, where, tmp_path):
+    options = {"erase_key": {"channel": channel}}
+    made = run(options, solver)
+    if where == "store":
+        made = engine.run(made.attrs["scenario"]["resolved"], tmp_path / "r.zarr")
+    stream = made["stream"].to_dataset().load()
+    assert made["solvers/it/erase_key"].dims == ("step", "trial", "key")
+    np.testing.assert_array_equal(made["solvers/it/erase_key"].values, stream[channel].values)
+    again = engine.simulate(
+        solver, stream["keys"], stream["values"], erase_key=stream[channel].values
+    )
+    for name in ("S", "prediction", "output"):
+        assert np.array_equal(again[name].values, made[f"solvers/it/{name}"].values)
+
+
+def test_a_channel_for_a_coefficient_with_an_axis_may_be_one_number_per_step():
+    made = run({"decay": {"channel": "ramp"}, "gain": 1}, "channelwise")
+    assert made["solvers/it/decay"].dims == ("step", "trial")
+
+
 def test_a_coefficient_of_the_read_follows_its_channel_too():
     made = run({"gain": 1, "sharp": {"channel": "ramp"}}, "channelwise", probes={"recall": {}})
     S, keys = made["solvers/it/S"].values, made["stream/keys"].values
@@ -269,6 +292,19 @@ WRONG = {
     ),
     "a channel with an axis": (
         {"gain": {"channel": "wide"}},
+        "no side channel 'wide' of one number per step; .*Known: bit, count, drifts, ramp",
+    ),
+    "a channel of another width": (
+        {"gain": 1, "decay": {"channel": "values"}},
+        "the side channel 'values' has 2 numbers per step, and the solver 4 channels of 'key'",
+    ),
+    "no such channel of vectors": (
+        {"gain": 1, "decay": {"channel": "widde"}},
+        "no side channel 'widde' of one number per step, or one per channel of 'key'; did you "
+        "mean 'wide'",
+    ),
+    "a gate on vectors": (
+        {"gain": 1, "decay": {"gate": "wide", "low": 0.0, "high": 1.0}},
         "no side channel 'wide' of one number per step; .*Known: bit, count, drifts, ramp",
     ),
 }

@@ -137,6 +137,23 @@ def test_the_error_curve_predicts_where_states_were_not_recorded():
     np.testing.assert_array_equal(got.values, want.values)
 
 
+@pytest.mark.parametrize("where", ["memory", "store"])
+@pytest.mark.parametrize("features", [2, 3, 5])
+def test_the_error_curve_compares_with_values_as_the_view_maps_them(where, features, tmp_path):
+    view = {"view": "projection", "value_features": features, "seed": 3}
+    table = {**SCENARIO, "solvers": {"delta": {"beta": 0.5, "view": view}}}
+    run = engine.run(table, *([tmp_path / "r.zarr"] if where == "store" else []))
+    mapped = engine.view(view["view"], value_features=features, seed=3).values(
+        run["stream/values"].values
+    )
+    assert mapped.shape[-1] == features
+    want = prediction_error(run["solvers/delta/prediction"].values, mapped)
+    for block in (7, 4096):
+        got = error_curve(run, "delta", block=block)
+        assert got.name == "prediction error" and got.dims == ("step", "trial")
+        np.testing.assert_array_equal(got.values, want)
+
+
 @pytest.mark.parametrize("start", [0, 1, 36, 37])
 @pytest.mark.parametrize("block", [1, 7, 37, 4096])
 def test_the_error_curve_does_not_depend_on_how_it_is_read(start, block):

@@ -107,6 +107,24 @@ def test_asking_is_reading_and_changes_nothing():
     np.testing.assert_array_equal(answers["recalled"][1], want)
 
 
+@pytest.mark.parametrize("book", [False, True])
+@pytest.mark.parametrize("features", [2, 5])
+def test_answers_decode_to_values_as_the_view_maps_them(book, features):
+    """Orthonormal keys are recalled exactly, in whatever space the values are."""
+    view = engine.view("projection", w_k=np.eye(6).tolist(), value_features=features)
+    given = arrays(key=6)
+    given["keys"] = np.linalg.qr(np.random.default_rng(1).normal(size=(2, 6, 6)))[0].swapaxes(0, 1)
+    ids = {"key_id": np.arange(6)[:, None].repeat(2, 1)} if book else {}
+    facts = {"value_book": given["values"].swapaxes(0, 1)} if book else {}
+    source = ArraySource({**given, **ids, **({"value_id": ids["key_id"]} if book else {})}, facts)
+    kept, track = Written(source), make_track(source, view=view, beta=1.0)
+    for frame in loop(source, [track], 5):
+        kept(frame)
+    answers = ask(track, kept.asked())
+    np.testing.assert_allclose(answers["read"][1], view.values(given["values"]), atol=1e-12)
+    assert (answers["recalled"][1] == 1.0).all()
+
+
 def test_questions_go_through_the_view():
     source = ArraySource(arrays())
     plain, seen = make_track(source), make_track(source, view=engine.view("unit"))

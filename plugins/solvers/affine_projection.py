@@ -1,4 +1,7 @@
-"""Affine projection: NLMS on the last few pairs at once."""
+"""Affine projection: NLMS on the last few pairs at once.
+
+Longer than most: two options to check, and keys that are zero or equal to each other to survive.
+"""
 
 from __future__ import annotations
 

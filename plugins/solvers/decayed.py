@@ -1,4 +1,7 @@
-"""Linear attention that forgets: RetNet, lightning attention, GLA, Mamba-2."""
+"""Linear attention that forgets: RetNet, lightning attention, GLA, Mamba-2.
+
+Longer than most: four rules and their cards.
+"""
 
 from __future__ import annotations
 

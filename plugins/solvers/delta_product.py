@@ -1,4 +1,7 @@
-"""DeltaProduct: several delta steps per token."""
+"""DeltaProduct: several delta steps per token.
+
+Longer than most: a token is several steps, so the state counts them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DeltaFormer: softmax attention that stores what it could not yet recall."""
+"""DeltaFormer: softmax attention that stores what it could not yet recall.
+
+Longer than most by its notes on what addresses a write, and what bounds it.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ class DeltaFormer:
     The delta rule with a softmax memory (Zhong et al. 2025, arXiv:2505.19488). The correction is
     addressed with a, by default the key itself; the reference implementation uses the token's
     query. The first pair has no correction. For beta < 1 a stored value is at most max |v| /
-    (1 - beta); at the default beta = 1 it grows at most linearly in t. beta = 0 is softmax attention. The state grows by one row per step. An empty memory
-    reads zeros.
+    (1 - beta); at the default beta = 1 it grows at most linearly in t. beta = 0 is softmax
+    attention. The state grows by one row per step. An empty memory reads zeros.
 
     Parameters
     ----------

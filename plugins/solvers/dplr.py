@@ -1,4 +1,7 @@
-"""Diagonal plus low rank: the general rank-one transition, and RWKV-7."""
+"""Diagonal plus low rank: the general rank-one transition, and RWKV-7.
+
+Longer than most: two rules and their cards.
+"""
 
 from __future__ import annotations
 

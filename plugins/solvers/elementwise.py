@@ -1,4 +1,7 @@
-"""Rules that decay every entry of S on its own: Mamba and the diagonal Longhorn."""
+"""Rules that decay every entry of S on its own: Mamba and the diagonal Longhorn.
+
+Longer than most: two rules and their cards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Forgetting attention: softmax attention whose rows fade."""
+"""Forgetting attention: softmax attention whose rows fade.
+
+Longer than most by its notes on the gate.
+"""
 
 from __future__ import annotations
 

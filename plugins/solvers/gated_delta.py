@@ -1,6 +1,7 @@
 """Delta rules that forget first: gated delta, KDA, gated delta 2, Comba.
 
-The error is taken on the decayed state S^ = Diag(gamma) S.
+The error is taken on the decayed state S^ = Diag(gamma) S. Longer than most: four rules and their
+cards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Adaptive filters: LMS, NLMS and Kaczmarz, one filter per value channel."""
+"""Adaptive filters: LMS, NLMS and Kaczmarz, one filter per value channel.
+
+Longer than most: three rules and their cards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Log-linear attention: a decayed linear memory per power of two of age."""
+"""Log-linear attention: a decayed linear memory per power of two of age.
+
+Longer than most: the merge of levels, by trial, is written out as one matrix product.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parallax: softmax attention with a local-linear correction."""
+"""Parallax: softmax attention with a local-linear correction.
+
+Longer than most by its notes on a second query.
+"""
 
 from __future__ import annotations
 

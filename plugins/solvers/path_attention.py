@@ -1,4 +1,7 @@
-"""PaTH attention: softmax attention whose stored keys are turned by every later token."""
+"""PaTH attention: softmax attention whose stored keys are turned by every later token.
+
+Longer than most: a turn for every stored key, a read and a card.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Preconditioned delta rules: key channels that were written much take smaller steps."""
+"""Preconditioned delta rules: key channels that were written much take smaller steps.
+
+Longer than most: two rules and their card; the second only fixes the type of a decay.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Recursive least squares."""
+"""Recursive least squares.
+
+Longer than most: rounding could make P indefinite, and unexcited directions could inflate it; both
+are bounded here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""RWKV-6: read before write, with a bonus on the newest token."""
+"""RWKV-6: read before write, with a bonus on the newest token.
+
+Longer than most: the read comes before the write, so the state has two matrices.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Delta rules with momentum: Titans with a linear memory, and the momentum delta rule."""
+"""Delta rules with momentum: Titans with a linear memory, and the momentum delta rule.
+
+Longer than most: two rules and their cards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TTT-Linear: a linear memory under layer norm, trained by mini-batches of tokens."""
+"""TTT-Linear: a linear memory under layer norm, trained by mini-batches of tokens.
+
+Longer than most: the gradient through the layer norm is written out by hand.
+"""
 
 from __future__ import annotations
 

@@ -293,6 +293,40 @@ def test_a_matrix_for_other_keys_is_refused():
         Projection(w_k=W_K)(np.zeros((2, 1)))
 
 
+W_V = ((1.0, 2.0), (0.0, -1.0), (3.0, 0.5))
+
+
+@pytest.mark.parametrize("options", [{"w_v": W_V}, {"value_features": 3, "seed": 5}], ids=str)
+def test_projected_values_arrive_at_the_solver(options):
+    """A rule behind W_V is the rule on values @ W_V^T."""
+    view = Projection(w_k=tuple(map(tuple, np.eye(4).tolist())), **options)
+    table = {
+        "trials": 2,
+        "stream": {"generator": "random", "steps": 30, "key": 4, "value": 2},
+        "solvers": {
+            "delta": {"view": {"view": "projection", "w_k": np.eye(4).tolist(), **options}},
+        },
+    }
+    run = engine.run(table)
+    stream = run["stream"].to_dataset()
+    w = view.values(np.eye(2)).T
+    assert w.shape == (3, 2) and view.value_size(2) == 3
+    want = engine.simulate("delta", stream["keys"].values, stream["values"].values @ w.T)
+    for name in ("S", "prediction", "output"):
+        np.testing.assert_allclose(run[f"solvers/delta/{name}"], want[name], atol=1e-13)
+    if "w_v" in options:
+        np.testing.assert_array_equal(w, W_V)
+
+
+def test_values_are_drawn_apart_from_keys_and_left_alone_by_default():
+    x, view = points(6, 5), Projection(features=5, value_features=5)
+    assert not np.isclose(view.values(x), view(x)).any()
+    np.testing.assert_array_equal(view(x), Projection(features=5)(x))
+    assert Projection().values(x) is x and Projection().value_size(5) == 5
+    with pytest.raises(ValueError, match="w_v has rows of 2 numbers and values have 5"):
+        Projection(w_v=W_V).value_size(5)
+
+
 # What cannot be made.
 
 
@@ -314,6 +348,9 @@ def test_a_matrix_for_other_keys_is_refused():
     (Projection, {"w_k": W_K, "tie": False}, "tie = False needs w_k and w_q, or neither"),
     (Projection, {"w_q": W_Q, "tie": False}, "tie = False needs w_k and w_q, or neither"),
     (Projection, {"w_k": W_K, "features": 2}, "features = 2 is for drawn matrices"),
+    (Projection, {"value_features": 0}, "value_features = 0 must be at least 1"),
+    (Projection, {"w_v": W_V, "value_features": 3}, "value_features = 3 is for drawn matrices"),
+    (Projection, {"w_v": ((1.0,), (2.0, 3.0))}, r"w_v has rows of lengths \[1, 2\]"),
     (Projection, {"w_k": ((1.0, 2.0), (3.0,))}, r"w_k has rows of lengths \[1, 2\]"),
     (Projection, {"w_k": ()}, r"w_k has rows of lengths \[\]"),
     (Projection, {"w_k": ((),)}, r"w_k has rows of lengths \[0\]"),
