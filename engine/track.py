@@ -290,7 +290,7 @@ class Track:
         """Note the largest correction so far: beyond 2 a rule expands what it should correct."""
         token = self.solver.token(block.keys, block.values, **block.writes)  # type: ignore[attr-defined]
         found = correction(token)
-        if found is None or not len(block.keys):
+        if found is None or not block.keys.shape[0]:
             return
         sizes = self.backend.get(found)[..., 0]
         sizes = np.broadcast_to(sizes, block.keys.shape[:2])

@@ -90,11 +90,20 @@ def test_delta_law_against_its_published_table():
 
 
 @pytest.mark.parametrize(
-    ("b", "d", "n"), [(1.0, 8, 64), (0.5, 16, 64), (0.2, 16, 128), (1.5, 8, 32)]
+    ("b", "d", "n", "trials"),
+    [
+        (1.0, 8, 64, 4000),
+        (0.5, 16, 64, 4000),
+        (0.2, 16, 128, 4000),
+        (1.5, 8, 32, 4000),
+        # Few pairs in few dimensions: here d (d + 2) in the law is far from d^2.
+        (1.0, 4, 4, 40_000),
+        (0.7, 4, 6, 40_000),
+    ],
 )
-def test_delta_error_by_age(b, d, n):
+def test_delta_error_by_age(b, d, n, trials):
     """Law 3, and the state energy d b/(2 - b) (1 - rho^n)."""
-    keys, values = pairs(4000, n, d, seed=3)
+    keys, values = pairs(trials, n, d, seed=3)
     S = final("delta", keys, values, beta=b)
     error = ((asked(S, keys) - values) ** 2).sum(-1)[::-1]
     ages = [a for a in (1, 2, 4, 8, 16, n - 1) if a < n]
@@ -103,6 +112,16 @@ def test_delta_error_by_age(b, d, n):
     assert abs(delta_error(b, d, n)[0] - newest) < 1e-12
     rho = 1 - (2 * b - b * b) / d
     agrees((S**2).sum((-2, -1)), d * b / (2 - b) * (1 - rho**n))
+
+
+@pytest.mark.parametrize(
+    ("load", "best"), [(0.5, 0.86), (1, 0.66), (2, 0.44), (4, 0.26), (8, 0.14)]
+)
+def test_best_write_strength_of_a_single_pass(load, best):
+    """Published, d = 8: the b that minimises law 3's mean over ages, by load N/d."""
+    grid = np.arange(1, 200) / 100
+    mean = [delta_error(b, 8, int(8 * load)).mean() for b in grid]
+    assert grid[np.argmin(mean)] == best
 
 
 def moments(gain, d):
@@ -170,15 +189,16 @@ def test_tracking_a_free_walk():
     agrees(error[200:].mean(0), (Q * (1 - kappa) + s * s * n0) / kappa)
 
 
+def stable(n, theta, eta, alpha):
+    """Law 5: whether one key revisited every n steps is learnt, not overshot ever further."""
+    r = 1 - alpha
+    gain = n * r ** (n - 1) if r == eta else (r**n - eta**n) / (r - eta)
+    return 2 * theta * gain < (1 + r**n) * (1 + eta**n)
+
+
 def test_titans_revisit_law():
-    """Law 5: one key revisited every n steps is stable iff 2 theta (r^n - eta^n)/(r - eta) <
-    (1 + r^n)(1 + eta^n); the published setting (.5, .9, .1) is unstable for gaps 4 to 33."""
-
-    def stable(n, theta, eta, alpha):
-        r = 1 - alpha
-        gain = n * r ** (n - 1) if r == eta else (r**n - eta**n) / (r - eta)
-        return 2 * theta * gain < (1 + r**n) * (1 + eta**n)
-
+    """Law 5: stable iff 2 theta (r^n - eta^n)/(r - eta) < (1 + r^n)(1 + eta^n), r = 1 - alpha; the
+    published setting (.5, .9, .1) is unstable for gaps 4 to 33."""
     d = 4
     for theta, eta, alpha in [(0.5, 0.9, 0.1), (0.5, 0.5, 0.1), (0.2, 0.9, 0.1), (0.9, 0.3, 0.0)]:
         for gap in (1, 2, 3, 4, 8, 20, 33, 34, 40):
@@ -193,3 +213,11 @@ def test_titans_revisit_law():
             grows = not np.isfinite(late) or late > 10 * early
             assert grows != stable(gap, theta, eta, alpha), (theta, eta, alpha, gap)
     assert [n for n in range(1, 60) if not stable(n, 0.5, 0.9, 0.1)] == list(range(4, 34))
+
+
+def test_titans_is_safe_at_every_gap_below_a_step_size():
+    """Published, eta .9 and alpha .1: safe at every gap iff 2 theta < .4238; gap 15 goes first."""
+    gaps = range(1, 201)
+    assert all(stable(n, 0.4237 / 2, 0.9, 0.1) for n in gaps)
+    assert [n for n in gaps if not stable(n, 0.4238 / 2, 0.9, 0.1)] == [15]
+    assert not all(stable(n, 0.4239 / 2, 0.9, 0.1) for n in gaps)

@@ -5,8 +5,10 @@ import warnings
 
 import pytest
 
+import engine
 from engine import registry
 from engine.errors import InputError, PluginWarning
+from engine.measure import error_curve
 
 from .registry_cases import GENERATOR, HEAD, LEAKY, RULE, VIEW, load_broken, plugin, swap
 
@@ -293,3 +295,42 @@ def test_one_misspelt_hook_is_not_held_against_the_next_plugin(tmp_path):
     assert [b.name for b in found.broken] == ["a", "b"]
     assert len(caught) == 2
     assert "leaky" in found.names("solver")
+
+
+# ------------------------------------------------------------------ what only newer views have
+
+OWN_VIEW = swap("class Twice(View):", "class Twice:", VIEW).replace(
+    "        return x + x\n",
+    """        return x + x
+
+    def queries(self, x):
+        return x
+
+    def size(self, n):
+        return n
+""",
+)
+
+
+def test_a_view_that_does_not_map_values_leaves_them_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("ENGINE_PLUGINS_DIR", str(plugin(tmp_path / "folder", "own.py", OWN_VIEW)))
+    run = engine.run({
+        "stream": {"generator": "random", "steps": 5},
+        "solvers": {"delta": {"view": "twice"}},
+        "probes": {"recall": {}},
+    })  # fmt: skip
+    assert run["solvers/delta/prediction"].shape == run["stream/values"].shape
+    assert error_curve(run, "delta").shape == (5, 1)
+
+
+@pytest.mark.parametrize(
+    "method, cause",
+    [
+        ("values = 3", "Twice has no method values(self, v)"),
+        ("def value_size(self): return 3", "Twice.value_size must take value_size(self, n)"),
+    ],
+)
+def test_a_view_that_maps_values_in_another_way_is_refused(method, cause, tmp_path):
+    text = swap("    def __call__(self, x):", f"    {method}\n\n    def __call__(self, x):", VIEW)
+    found, warning = load_broken(plugin(tmp_path / "folder", "own.py", text))
+    assert cause in warning and "twice" not in found.names("view")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine import ops
-from engine.rows import Rows, each_length
+from engine.rows import Rows, attend, each_length, fade
 
 
 def contents(rows):
@@ -200,3 +200,20 @@ def test_rows_live_on_a_device():
     array = np.asarray(array_api_strict.asarray(branch.array, device=host))
     assert array[0, :, 0].tolist() == [*map(float, range(20)), 0.0]
     assert array[1, :11, 0].tolist() == [*map(float, range(0, 20, 2)), 0.0]
+
+
+def test_attend_is_softmax_attention_over_rows_of_any_number():
+    rng = np.random.default_rng(0)
+    k, v, q = rng.normal(size=(2, 5, 3)), rng.normal(size=(2, 5, 4)), rng.normal(size=(2, 3))
+    got = attend(Rows(k, [5, 2]), Rows(v, [5, 2]), q, 0.7)
+    for b, n in enumerate((5, 2)):
+        weight = np.exp(0.7 * k[b, :n] @ q[b])
+        np.testing.assert_allclose(got[b], weight @ v[b, :n] / weight.sum(), rtol=1e-13)
+    assert not attend(empty(), empty(width=4), q, 0.7).any()
+
+
+def test_fade_adds_log_gamma_to_old_rows_and_starts_the_new_one_at_zero():
+    bias, k = Rows(np.zeros((2, 0))), np.ones((2, 3))
+    for gamma in (0.5, np.array([[0.25], [0.0]])):
+        bias = fade(bias, gamma, k)
+    np.testing.assert_array_equal(bias.array, [[np.log(0.25), 0], [-np.inf, 0]])

@@ -1,4 +1,7 @@
-"""Least squares over running statistics."""
+"""Least squares over running statistics.
+
+Longer than most: a state of three variables, its card and its checks.
+"""
 
 from __future__ import annotations
 

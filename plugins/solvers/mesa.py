@@ -1,4 +1,7 @@
-"""MesaNet: least squares from running sums, solved at the read."""
+"""MesaNet: least squares from running sums, solved at the read.
+
+Longer than most: a conjugate gradient beside the direct solve.
+"""
 
 from __future__ import annotations
 

@@ -231,7 +231,12 @@ def test_the_fit_to_the_spectrum_stream_has_the_published_objective(spectrum, fi
 
 
 def test_exponentially_weighted_rls_is_decayed_least_squares_with_a_decayed_ridge():
-    """Published: ridge delta gamma^t, to 6e-11 at delta = 1e-6 on the drift stream."""
+    """Published: ridge delta gamma^t, to 6e-11 at delta = 1e-6 on the drift stream.
+
+    The worst rounding is that of the first 8 pairs, before the keys span the space: the system's
+    condition is then 1 / delta. It is forgotten as these pairs are, by gamma per step, down to the
+    rounding of the well-conditioned systems that follow.
+    """
     with xr.open_datatree(DRIFT, engine="zarr") as tree:
         keys, values = (tree[f"stream/{n}"].values[:, 0] for n in ("keys", "values"))
     gamma, delta = 0.95, 1e-6
@@ -243,8 +248,8 @@ def test_exponentially_weighted_rls_is_decayed_least_squares_with_a_decayed_ridg
         fading = delta * gamma ** (t + 1) * np.eye(8)
         apart.append(abs(S[t] - np.linalg.solve(A + fading, B)).max())
         constant.append(abs(S[t] - np.linalg.solve(A + delta * np.eye(8), B)).max())
-    assert max(apart) <= 1e-10
-    assert max(apart[50:]) <= 1e-12  # the keys span the space, the prior is all but forgotten
+    forgotten = 1e-10 * gamma ** np.maximum(np.arange(2000) - 8, 0)
+    assert (np.array(apart) <= forgotten + 1e-14).all()
     # Against a constant ridge it shows: 6e-4 at t = 7, 9e-7 at worst from t = 50 on.
     assert 5e-4 < constant[7] < 7e-4 and max(constant[50:]) < 1e-6
 
