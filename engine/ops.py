@@ -54,12 +54,13 @@ def add_diagonal(matrix: Array, a: Array | float) -> Array:
 def ridge_solve(A: Array, B: Array, ridge: Array | float) -> Array:
     """Return (A + Diag(ridge))^-1 B for A positive semidefinite, (..., n, n) and (..., n, m).
 
-    The diagonal is lifted by rounding's own size, eps trace(A): a ridge that vanishes beside A
-    would leave a singular matrix, and one trial's singular matrix would stop all the others.
+    Where the ridge vanishes beside A, the diagonal is lifted by rounding's own size, eps trace(A):
+    a singular matrix has no solution, and one trial's would stop all the others.
     """
     xp = array_namespace(A)
     noise = float(xp.finfo(A.dtype).eps) * xp.linalg.trace(A)[..., None]
-    return xp.linalg.solve(add_diagonal(A, ridge + noise), B)
+    lift = xp.where(noise > ridge, noise, xp.zeros_like(noise))
+    return xp.linalg.solve(add_diagonal(A, ridge + lift), B)
 
 
 def where(condition: Array, a: Array, b: Array | float) -> Array:

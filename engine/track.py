@@ -15,7 +15,7 @@ from engine.backend import Backend
 from engine.coefficients import Binding
 from engine.errors import InputError, RunError
 from engine.frames import Trace
-from engine.linear import LinearRule, correction
+from engine.linear import correction, is_plain
 from engine.measure import mapped
 from engine.sources import Source, Tokens
 from engine.steps import Block, recorded, store
@@ -190,7 +190,7 @@ class Track:
         except RunError as error:
             raise RunError(f"solver {self.label!r} {error}") from error
         self.state = done.state
-        if isinstance(self.solver, LinearRule):
+        if is_plain(self.solver):
             self._note_correction(block)
         came = {"prediction": done.prediction, "output": done.output}
         states = self.backend.fetch({**done.states, **came})
@@ -317,7 +317,7 @@ class Track:
         bad = (asked & ~np.isfinite(output).all(-1)) | (mask & ~np.isfinite(prediction).all(-1))
         if any(isinstance(x, Rows) for x in self.state):  # rows are the tokens themselves
             for name in ("keys", "values"):
-                bad |= mask & ~np.isfinite(tokens.arrays[name]).all(-1)
+                bad |= mask & np.isnan(tokens.arrays[name]).any(-1)
         for x in states.values():
             if x.dtype.kind == "f":
                 bad |= ~np.isfinite(x).reshape(*bad.shape, -1).all(-1)

@@ -10,9 +10,7 @@ STREAM_MISTAKES = {
     # --------------------------------------------------------------------------- the top level
     "key misspelt": (
         stream("title", "ttle"),
-        [
-            "s.toml: ttle = 'good': no such key; did you mean 'title'? Known: backend, dtype, kernel, "
-        ],
+        ["s.toml: ttle = 'good': no such key; did you mean 'title'? Known: backend, dtype, kernel"],
     ),
     "table misspelt": (
         stream("solvers.delta", "solver.delta"),

@@ -10,6 +10,7 @@ import engine
 from engine import ops
 
 DATA = Path(__file__).parent.parent / "data"
+FIXTURES = Path(__file__).parent / "plugins" / "data"
 
 
 def drift():
@@ -78,6 +79,69 @@ def test_least_squares_recall_of_random_keys(n, published):
     se = error.std(ddof=1) / np.sqrt(trials)
     assert abs(error.mean() - (1 - d / n)) <= 4 * se
     assert abs(error.mean() - published) <= 4 * se + 0.002  # the published mean has its own noise
+
+
+@pytest.fixture(scope="module")
+def spectrum():
+    """80 pairs of random Fourier features and a number, and the features of 400 queries."""
+    with np.load(FIXTURES / "rls_spectrum.npz") as stream:
+        feats, y = stream["feats"].astype(float), stream["y"].astype(float)
+    with np.load(FIXTURES / "spectrum_queries.npz") as drawn:
+        x, w, b = (drawn[n].astype(float) for n in ("x", "w", "b"))
+    return feats, y, np.sqrt(2 / len(w)) * np.cos(x[:, None] * w + b)
+
+
+def distance(spectrum, weights):
+    """Root mean square over the queries between the fit of the weights and of ridge, .01."""
+    feats, y, asked = spectrum
+    best = np.linalg.solve(feats.T @ feats + 0.01 * np.eye(128), feats.T @ y)
+    return np.sqrt(np.mean((asked @ (weights - best)) ** 2))
+
+
+def one_pass(spectrum, beta, lam):
+    """M and c of a pass w <- M w + c of w <- (1 - beta lam / 80) w + beta (y - w.k) k.
+
+    A column of S is a run of its own: from a column of I with values 0 it ends as that of M, from 0
+    with the values y as c. The rule is Titans without momentum.
+    """
+    feats, y, _ = spectrum
+    state = np.eye(128, 129)
+    values = np.zeros((80, 129))
+    values[:, -1] = y
+    S = engine.simulate(
+        "titans", feats, values, theta=beta / 2, eta=0.0, alpha=beta * lam / 80,
+        state={"S": state, "U": np.zeros_like(state)}, record="final",
+    ).S.values  # fmt: skip
+    return S[:, :-1], S[:, -1]
+
+
+@pytest.mark.parametrize(
+    ("beta", "published"), [(0.06, 0.0591), (0.02, 0.0189), (0.006, 0.0055), (0.002, 0.0018)]
+)
+def test_regularised_online_descent_ends_near_ridge(spectrum, beta, published):
+    """Its limit is not ridge, but as far from it as beta; published after 3e5 passes."""
+    M, c = one_pass(spectrum, beta, 0.01)
+    limit = np.linalg.solve(np.eye(128) - M, c)
+    affine = np.block([[M, c[:, None]], [np.zeros((1, 128)), np.ones((1, 1))]])
+    late = np.linalg.matrix_power(affine, 300_000)[:-1, -1]
+    for weights in (limit, late):
+        assert abs(distance(spectrum, weights) - published) <= 0.5e-4
+
+
+def test_online_descent_without_regularisation_passes_ridge_and_leaves_it(spectrum):
+    """beta .002: it comes near while it fits the large singular values, then fits the small too."""
+    M, c = one_pass(spectrum, 0.002, 0.0)
+    affine = np.block([[M, c[:, None]], [np.zeros((1, 128)), np.ones((1, 1))]])
+    found = []
+    for _ in range(24):  # after 2^i passes
+        found.append(distance(spectrum, affine[:-1, -1]))
+        affine = affine @ affine
+    low = int(np.argmin(found))
+    assert (np.diff(found[: low + 1]) < 0).all() and low == 15
+    assert (np.diff(found[low:]) > 0).all()
+    # Published: a dip to .013, which 2^13 passes are at; 2^15 are at less than half of it.
+    assert 0.013 <= found[13] < 0.014 and found[low] < 0.0065
+    assert abs(found[23] - 0.102) <= 0.5e-3  # the published end
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -124,7 +124,7 @@ RULES = {
     "abc": Rule(
         "abc",
         {"slot_logits": "s"},
-        states=SLOTS,
+        states={**SLOTS, "state_z": "z"},
         scale=True,
         read={"slots": last("slot_logits")},
     ),

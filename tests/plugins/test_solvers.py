@@ -79,11 +79,6 @@ def test_a_zero_key_stores_nothing_that_a_read_could_divide_by(solver):
 @pytest.mark.parametrize("size", [1e-150, 1e-30, 1e30])
 def test_keys_of_any_size_leave_a_finite_state_or_a_named_step(solver, size):
     keys, values = pairs(40)
-    if isinstance(solver, LeastSquares) and size == 1e30:
-        # k k^T + ridge I rounds to a matrix of rank one: there is no solution to report.
-        with pytest.raises(engine.RunError, match="leastsquares.*step 0.*[Ss]ingular"):
-            engine.simulate(solver, size * keys, values)
-        return
     ds = engine.simulate(solver, size * keys, values)
     bad = ~np.isfinite(ds.output.values).all(-1) | ~np.isfinite(ds.prediction.values).all(-1)
     for name in {"S", "P", "z", "A", "B"} & set(ds.data_vars):
