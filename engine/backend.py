@@ -109,7 +109,12 @@ def backend(name: str = "numpy") -> Backend:
     if name == "numpy":
         return Backend("numpy", np)
     if name == "array_api_strict":
-        strict = importlib.import_module("array_api_strict")
+        try:
+            strict = importlib.import_module("array_api_strict")
+        except ImportError as error:
+            raise InputError(
+                "backend 'array_api_strict' needs array-api-strict: pip install 'ttr-engine[test]'"
+            ) from error
         return Backend(name, strict, strict.Device("device1"))
     if name == "cupy":
         return _cupy()

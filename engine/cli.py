@@ -16,7 +16,7 @@ import typer
 from engine import plugin_commands
 from engine.errors import InputError, PluginWarning, RunError
 from engine.plugin_commands import AsJson, Assign, PluginsDir, assignment, use_plugins
-from engine.printing import print_json, table
+from engine.printing import pipe, print_json, table
 
 if TYPE_CHECKING:
     from engine.experiment import Plan
@@ -56,7 +56,7 @@ def run(
     overrides = {key: value for key, value in given.items() if value is not None}
     overrides |= dict(assignment(text) for text in assign or [])
     plan = experiment.prepare(scenario, overrides)
-    path = out or _free(Path("runs"), plan.scenario.name)
+    path = out.expanduser() if out else _free(Path("runs"), plan.scenario.name)
     sink = experiment.store_sink(plan, path, force)
     try:
         with _progress(plan) as watch:
@@ -67,11 +67,12 @@ def run(
         print(f"interrupted: {_kept(path)}", file=sys.stderr)
         raise
     rows = summarise(store.open(path), plan.tracks)
-    if as_json:
-        facts = {"store": str(path), "steps": plan.source.steps, "trials": plan.source.trials}
-        print_json({**facts, "solvers": [row.plain() for row in rows]})
-    else:
-        _print_rows(plan, rows, path)
+    with pipe():
+        if as_json:
+            facts = {"store": str(path), "steps": plan.source.steps, "trials": plan.source.trials}
+            print_json({**facts, "solvers": [row.plain() for row in rows]})
+        else:
+            _print_rows(plan, rows, path)
 
 
 def _kept(path: Path) -> str:
@@ -120,6 +121,11 @@ def _progress(plan: Plan) -> Iterator[Any]:
         yield watch
 
 
+def _number(x: float) -> str:
+    """Return four decimals, or the size of a number too large for them."""
+    return f"{x:.4f}" if abs(x) < 1e5 else f"{x:.3g}"
+
+
 def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
     kinds = sorted({row.error_kind for row in rows})
     probes = list(rows[0].recall)
@@ -127,7 +133,9 @@ def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
     lines = []
     for row in rows:
         diverged = "-" if row.diverged_at is None else f"at step {row.diverged_at}"
-        error = "-" if row.error is None else f"{row.error:.4f}"
+        if row.diverged_trials not in (0, plan.source.trials):
+            diverged += f" ({row.diverged_trials} of {plan.source.trials} trials)"
+        error = "-" if row.error is None else _number(row.error)
         errors = [error if kind == row.error_kind else "-" for kind in kinds]
         recall = [f"{row.recall[name]:.3f}" for name in probes]
         lines.append(

@@ -165,6 +165,7 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
     """
     from engine.store import ZarrSink, check_free
 
+    path = path.expanduser()
     steps = _length(plan)
     check_free(path, force)
     for field in dataclasses.fields(plan.scenario.generator):  # type: ignore[arg-type]

@@ -58,7 +58,11 @@ def report(run: xr.DataTree, folder: Path) -> list[Path]:
     if not run["stream"].sizes["step"]:
         raise InputError("the run has no steps: there is nothing to draw")
     name = run.attrs["scenario"]["name"]
-    curves = {label: error_curve(run, label) for label in run["solvers"].children}
+    labels = list(run.attrs["scenario"]["resolved"]["solvers"])
+    curves = {label: error_curve(run, label) for label in labels}
+    if len({str(curve.name) for curve in curves.values()}) > 1:  # one axis, one measure
+        curves = {label: error_curve(run, label, kind="prediction error") for label in labels}
+    diverged = {label: np.asarray(run[f"solvers/{label}/diverged_at"]) for label in labels}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -70,7 +74,7 @@ def report(run: xr.DataTree, folder: Path) -> list[Path]:
         squeeze=False,
     )  # fmt: skip
     try:
-        _errors(panels[0, 0], curves)
+        _errors(panels[0, 0], curves, diverged)
         panels[0, 0].set_title(
             run.attrs["scenario"]["resolved"]["title"] or name, loc="left", fontsize=11
         )
@@ -84,27 +88,31 @@ def report(run: xr.DataTree, folder: Path) -> list[Path]:
     return [picture, table]
 
 
-def _errors(axes: Any, curves: dict[str, xr.DataArray]) -> None:
+def _errors(axes: Any, curves: dict[str, xr.DataArray], diverged: dict[str, np.ndarray]) -> None:
     """Draw the smoothed mean over trials with its 95 % band, labelled at the right end."""
     steps = next(iter(curves.values())).sizes["step"]
     window = max(1, min(50, steps // 10))
     arrays = {label: curve.transpose("step", "trial").values for label, curve in curves.items()}
-    finite = [a for a in arrays.values() if np.isfinite(a).all()]
+    sound = [a[np.isfinite(a)] for label, a in arrays.items() if (diverged[label] < 0).all()]
     # Beyond ten times what the others do, a diverging curve says nothing more.
-    limit = 10.0 * max((float(np.quantile(a, 0.95)) for a in finite), default=np.inf)
+    limit = 10.0 * max((float(np.quantile(a, 0.95)) for a in sound if a.size), default=1e3)
     lines = []
     for i, (label, values) in enumerate(arrays.items()):
-        bad = np.flatnonzero(~(values <= limit).all(axis=1))
-        if np.isfinite(values).all():
-            bad = bad[:0]
-        values = values[: bad[0]] if len(bad) else values
+        text, x = label, np.arange(len(values))
+        if (diverged[label] >= 0).any():
+            first = int(diverged[label][diverged[label] >= 0].min())
+            text = f"{label}: off scale, diverged at step {first}"
+            beyond = np.flatnonzero((values > limit).any(axis=1) | (x >= first))
+            values = values[: beyond[0]]
+        # Masked steps predict nothing: the curve goes on where there is something to say.
+        there = np.isfinite(values).all(axis=1)
+        values, x = values[there], x[: len(there)][there]
         if not len(values):
             continue
         width = min(window, len(values))
         line = smooth(values, width)
-        _line(axes, i, np.arange(width - 1, len(values)), line)
-        text = f"{label}, diverged" if len(bad) else label
-        lines.append((i, text, len(values) - 1, float(line[-1].mean())))
+        _line(axes, i, x[width - 1 :], line)
+        lines.append((i, text, int(x[-1]), float(line[-1].mean())))
     kind = str(next(iter(curves.values())).name)
     what = {"tracking error": "|S - W|", "prediction error": "|prediction - value|"}[kind]
     _finish(axes, "step", f"{kind}, {what}, mean of {window} steps")
@@ -114,12 +122,12 @@ def _errors(axes: Any, curves: dict[str, xr.DataArray]) -> None:
         axes.set_yscale("log")
     else:
         axes.set_ylim(0, None)
-    _label(axes, [(i, text, y) for i, text, x, y in lines if x >= steps - 1])
-    for i, text, x, y in lines:
-        if x < steps - 1:  # it ends early: named where it ends
-            axes.plot([x], [y], "x", color=COLOURS[i % len(COLOURS)])
+    _label(axes, [(i, text, y) for i, text, _, y in lines if ":" not in text])
+    for i, text, end, y in lines:
+        if ":" in text:  # it leaves the picture: named where it does
+            axes.plot([end], [y], "x", color=COLOURS[i % len(COLOURS)])
             axes.annotate(
-                text, (x, y), (6, 0), textcoords="offset points", color=COLOURS[i % len(COLOURS)],
+                text, (end, y), (6, 0), textcoords="offset points", color=COLOURS[i % len(COLOURS)],
                 fontsize=9, va="center",
             )  # fmt: skip
 
@@ -201,7 +209,8 @@ def _label(axes: Any, lines: list[tuple[int, str, float]]) -> None:
 
 def _write_table(path: Path, curves: dict[str, xr.DataArray]) -> None:
     """Write the mean over trials of every curve, a row per step."""
-    means = {label: curve.mean("trial").values for label, curve in curves.items()}
+    # A trial that is not finite makes the mean so: survivors alone would not be a mean.
+    means = {label: curve.mean("trial", skipna=False).values for label, curve in curves.items()}
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["step", *(f"{label} ({curves[label].name})" for label in means)])

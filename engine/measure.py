@@ -119,7 +119,9 @@ def mapped(view: View | None, values: Any, /) -> Any:
     return values if view is None or not hasattr(view, "values") else view.values(values)
 
 
-def error_curve(run: xr.DataTree, label: str, start: int = 0, block: int = 4096) -> xr.DataArray:
+def error_curve(
+    run: xr.DataTree, label: str, start: int = 0, block: int = 4096, kind: str | None = None
+) -> xr.DataArray:
     """Return the error of one solver of a run at every step from `start` on.
 
     Parameters
@@ -128,6 +130,8 @@ def error_curve(run: xr.DataTree, label: str, start: int = 0, block: int = 4096)
         A run, in memory or lazy: `block` steps are read at a time.
     label : str
         The solver's label.
+    kind : "prediction error", optional
+        Ask for that one even where the tracking error is known.
 
     Returns
     -------
@@ -150,9 +154,9 @@ def error_curve(run: xr.DataTree, label: str, start: int = 0, block: int = 4096)
         solver["prediction"],
         stream["values"],
     )
-    # The target map is a map to unmapped values.
     plain = view is None or getattr(type(view), "values", View.values) is View.values
-    if tracks and plain and solver.sizes["key"] == stream.sizes["key"]:
+    # The target maps the stream's keys to its values, not what a view makes of them.
+    if tracks and view is None and kind is None:
         name, measure, a, b = "tracking error", tracking_error, solver["S"], stream["target_map"]
     parts = []
     for begin in range(start, max(a.sizes["step"], start + 1), block):

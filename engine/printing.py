@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -19,6 +22,17 @@ def print_json(value: Any) -> None:
         return None if isinstance(x, float) and not math.isfinite(x) else x
 
     print(json.dumps(plain(value), allow_nan=False))
+
+
+@contextmanager
+def pipe() -> Iterator[None]:
+    """Print where nobody may be reading any more: the work is done, so that is no failure."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # rich makes the first into the second
+        # Python flushes once more as it ends; there is nobody to flush to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(title: str, columns: list[str], rows: list[list[str]], right: int = 0) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -173,6 +173,8 @@ def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path
         raise InputError(
             f"solvers.{clash[0]}: a probe stores {clash[0]!r} beside its answers; rename the label"
         )
+    for what, names in (("solvers", table.solvers), ("probes", table.probes)):
+        _check_twins(what, names)
     generator, steps, stream = _stream(table.stream, folder)
     entries, solvers = {}, {}
     for label, options in table.solvers.items():
@@ -250,6 +252,15 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+def _check_twins(what: str, names: Iterable[str]) -> None:
+    """Refuse names that differ only in case: zarr's consolidated metadata mixes them up."""
+    folded: dict[str, str] = {}
+    for name in names:
+        twin = folded.setdefault(name.casefold(), name)
+        if twin != name:
+            raise InputError(f"{what}.{name}: differs from {what}.{twin} only in case; rename one")
+
+
 def _stream(options: dict[str, Any], folder: Path) -> tuple[Generator, int | None, dict[str, Any]]:
     options = dict(options)
     name = _take(options, "stream", "generator", "generator")
@@ -280,7 +291,8 @@ def _entry(label: str, options: dict[str, Any]) -> tuple[Entry, dict[str, Any]]:
     solver, resolved = _build("solver", name, where, given)
     bindings = {}
     for coefficient, d in declared.items():
-        value = options.get(coefficient, d.default)
+        value = options.get(coefficient)
+        value = d.default if value is None else value
         if value is None and d.required:
             raise InputError(f"{where}.{coefficient}: missing; {name} needs it at every step")
         if value is None:

@@ -242,7 +242,8 @@ def _bindings(
             )
     bindings = {}
     for name, d in declared.items():
-        value = given.get(name, d.default)
+        value = given.get(name)
+        value = d.default if value is None else value
         if value is None and d.required:
             raise InputError(f"{type(rule).__name__} needs the coefficient {name!r}")
         if value is None:

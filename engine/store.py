@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -49,7 +51,10 @@ class ZarrSink:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.shard = shard
         self._root = zarr.create_group(str(path), zarr_format=3)
-        self._root.update_attributes({"format": FORMAT, "committed": 0, "status": "running"})
+        writer = {"host": platform.node(), "process": os.getpid()}
+        self._root.update_attributes(
+            {"format": FORMAT, "committed": 0, "status": "running", "writer": writer}
+        )
         self._arrays: dict[str, Any] = {}
 
     def create(self, variable: Variable) -> None:
@@ -116,6 +121,26 @@ def check_free(path: Path, force: bool = False) -> None:
         raise InputError(f"{path} exists; choose another place, or replace it with --force")
     if not is_store(path):
         raise InputError(f"{path} exists and is not a run's store, so --force does not replace it")
+    attrs = zarr.open_group(str(path), mode="r").attrs.asdict()
+    writer: Any = attrs.get("writer") or {}
+    if attrs["status"] == "running" and _alive(writer.get("host"), writer.get("process")):
+        raise InputError(
+            f"{path} is being written by process {writer['process']}; choose another place, or end "
+            "that run first"
+        )
+
+
+def _alive(host: Any, process: Any) -> bool:
+    """Return whether a process of this machine is still there."""
+    if host != platform.node() or not isinstance(process, int):
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return process != os.getpid()
 
 
 def is_store(path: Path) -> bool:
@@ -147,7 +172,7 @@ def open(path: str | Path) -> xr.DataTree:
     """
     import xarray as xr
 
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.exists():
         raise InputError(f"{path} does not exist")
     if not is_store(path):
@@ -163,9 +188,12 @@ def open(path: str | Path) -> xr.DataTree:
         raise InputError(f"{path} has no stream: its run was killed, or has only just begun")
     # A store that is still being written, or was cut, has no consolidated metadata.
     consolidated = attrs["status"] == "complete"
-    tree: xr.DataTree = xr.open_datatree(
-        path, engine="zarr", consolidated=consolidated, chunks=None
-    )
+    with warnings.catch_warnings():
+        # A live store holds files that are being put in place; zarr names each as a stranger.
+        warnings.filterwarnings("ignore", message="Object at .* is not recognized")
+        tree: xr.DataTree = xr.open_datatree(
+            path, engine="zarr", consolidated=consolidated, chunks=None
+        )
     committed = int(attrs["committed"])
     if committed != tree.sizes.get("step", committed):
         tree = tree.map_over_datasets(

@@ -25,13 +25,16 @@ class Row:
     solver : str
         Its label.
     error : float or None
-        Mean over trials and the last quarter of the steps; None if the run has no steps.
+        Mean over trials and the last quarter of the steps; None if the run has no steps, or if a
+        trial diverged: a mean over those that did not would say nothing of the rule.
     error_kind : str
         "tracking error" or "prediction error".
     recall : mapping of str to float
         Per probe, the share of keys that decode to their present binding.
     diverged_at : int or None
         First step at which any trial had a non-finite state or read.
+    diverged_trials : int
+        How many did.
     correction : float
         Largest share of its error that a write took back: beyond 2 a delta rule is unstable.
     state_bytes : int
@@ -45,6 +48,7 @@ class Row:
     error_kind: str
     recall: dict[str, float]
     diverged_at: int | None
+    diverged_trials: int
     correction: float
     state_bytes: int
     steps_per_second: float
@@ -83,10 +87,11 @@ def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
         rows.append(
             Row(
                 solver=track.label,
-                error=_mean(curve.values),
+                error=None if diverged.size else _mean(curve.values),
                 error_kind=str(curve.name),
                 recall={n: float(p[f"{track.label}/recalled"].mean()) for n, p in probes.items()},
                 diverged_at=int(diverged.min()) if diverged.size else None,
+                diverged_trials=int(diverged.size),
                 correction=track.correction[0],
                 state_bytes=state_bytes(track),
                 steps_per_second=track.steps / track.seconds if track.seconds else 0.0,

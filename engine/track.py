@@ -70,6 +70,7 @@ class Track:
         self.correction = 0.0, 0  # the largest share of an error that a write took back, and when
         self.state_dims = self._check()
         self.kernel = kernels.choose(solver, self.state, backend, kernel)
+        self._advance = kernels.find(self.kernel)
         declared = signatures.coefficients(type(solver))
         given = [(name, d.methods) for name, d in declared.items() if name in bindings]
         self._last: dict[str, np.ndarray] = {}
@@ -181,12 +182,13 @@ class Track:
         writes = {name: device[name] for name in self._writes}
         reads = {name: device[name] for name in self._reads}
         block = Block(tokens.start, keys, values, queries, mask, writes, reads, self.record)
-        advance = kernels.find(self.kernel)
         try:
-            done = advance(self.solver, self.state, block, self.backend)
+            done = self._advance(self.solver, self.state, block, self.backend)
             if not done.states and not all(_finite(get(x)) for x in done.state):
                 # Something overflowed unseen by the reads: the states on the way say where.
-                done = advance(self.solver, self.state, replace(block, record=True), self.backend)
+                done = self._advance(
+                    self.solver, self.state, replace(block, record=True), self.backend
+                )
         except RunError as error:
             raise RunError(f"solver {self.label!r} {error}") from error
         self.state = done.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from engine.api import Rows, Solver, Space
 from engine.backend import backend
 from engine.cards import evaluate
 from engine.coefficients import Binding
+from engine.errors import StabilityWarning
 from engine.linear import LinearRule, MomentumRule, is_plain
 from engine.loop import loop
 from engine.simulation import simulate
@@ -321,7 +323,9 @@ def _finite_where_stable(solver: Solver) -> None:
     coefficients: dict[str, Any] = {n: x[:, 0] for n, x in given.coefficients.items()}
     coefficients |= card.diverges
     ones = np.ones((steps, given.values.shape[-1]), np.float32)
-    ds = simulate(solver, keys, ones, **coefficients)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StabilityWarning)  # that is what is being shown
+        ds = simulate(solver, keys, ones, **coefficients)
     assert int(ds.diverged_at) >= 0, (
         f"card says that it diverges at {dict(card.diverges)}; it does not"
     )
