@@ -116,6 +116,8 @@ def _errors(axes: Any, curves: dict[str, xr.DataArray], diverged: dict[str, np.n
     kind = str(next(iter(curves.values())).name)
     what = {"tracking error": "|S - W|", "prediction error": "|prediction - value|"}[kind]
     _finish(axes, "step", f"{kind}, {what}, mean of {window} steps")
+    if any(a.shape[1] > 1 for a in arrays.values()):
+        _note(axes, "bands: 95 % intervals of the mean over trials")
     axes.set_xlim(0, steps)
     means = [y for _, _, _, y in lines if y > 0]
     if means and max(means) > 30 * min(means):
@@ -162,17 +164,21 @@ def _recall(axes: Any, labels: list[str], answers: xr.DataTree, steps: int) -> N
         "age of the key, steps since it was written",
         "share recalled (nearest value is right)",
     )
+    _note(axes, "bands: 95 % Wilson intervals")
     axes.set_xlim(0, max(float(middle[-1]) * 1.05, 1.0))
     axes.set_ylim(-0.02, 1.02)
     _label(axes, lines)
 
 
 def _line(axes: Any, i: int, x: np.ndarray, values: np.ndarray) -> None:
-    """Draw one curve (step, trial): its mean, and 1.96 standard errors either side."""
+    """Draw one curve (step, trial): its mean over trials, and the 95 % interval of that mean."""
+    from scipy.stats import t
+
     mean, colour = values.mean(axis=1), COLOURS[i % len(COLOURS)]
     axes.plot(x, mean, color=colour, linestyle=DASHES[i % len(DASHES)], linewidth=1.6)
     if values.shape[1] > 1:
-        half = 1.96 * values.std(axis=1, ddof=1) / np.sqrt(values.shape[1])
+        trials = values.shape[1]
+        half = t.ppf(0.975, trials - 1) * values.std(axis=1, ddof=1) / np.sqrt(trials)
         axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.15, linewidth=0)
 
 
@@ -182,6 +188,11 @@ def _finish(axes: Any, x: str, y: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="0.9", linewidth=0.8)
     axes.set_axisbelow(True)
+
+
+def _note(axes: Any, text: str) -> None:
+    place = {"xycoords": "axes fraction", "ha": "right", "va": "bottom"}
+    axes.annotate(text, (0.99, 0.01), fontsize=8, color="0.4", **place)
 
 
 def _label(axes: Any, lines: list[tuple[int, str, float]]) -> None:
