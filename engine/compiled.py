@@ -79,13 +79,13 @@ def _advance_linear(
 
     def full(x: Array | None, instead: np.ndarray) -> np.ndarray:
         x = instead if x is None else np.asarray(x, dtype)
-        return np.ascontiguousarray(np.broadcast_to(x, (trials, steps, x.shape[-1])))
+        return _own(np.broadcast_to(x, (trials, steps, x.shape[-1])))
 
     _linear(
         S, U, k, full(token.value, absent), q, full(token.write, k), full(token.address, absent),
         full(token.erase, absent), full(token.decay, absent), full(token.strength, one),
         full(token.momentum, absent), full(token.gain, one),
-        np.ones((1, 1), bool) if block.mask is None else np.ascontiguousarray(block.mask.T),
+        np.ones((1, 1), bool) if block.mask is None else _own(block.mask.T),
         flags, prediction, output, states, velocities,
     )  # fmt: skip
     ended, every = {"S": S}, {"S": states}
@@ -108,7 +108,12 @@ def _with_column(x: np.ndarray, column: Any) -> np.ndarray:
 
 def _by_trial(x: np.ndarray) -> np.ndarray:
     """Return (trial, step, ...): a trial's tokens next to each other in memory."""
-    return np.ascontiguousarray(x.swapaxes(0, 1))
+    return _own(x.swapaxes(0, 1))
+
+
+def _own(x: np.ndarray) -> np.ndarray:
+    """Return a contiguous, writable array: numba compiles anew for every other kind."""
+    return np.require(x, requirements=("C", "W"))
 
 
 @njit(parallel=True, cache=True, nogil=True, fastmath=False)
@@ -223,9 +228,9 @@ def _advance_covariance(rule: Any, state: Any, block: Block) -> Advanced:
     room = (steps,) if block.record else (0,)
     states, covariances = np.empty((*room, *S.shape), dtype), np.empty((*room, *P.shape), dtype)
     masked = block.mask is not None
-    mask = np.ones((1, 1), bool) if block.mask is None else np.ascontiguousarray(block.mask.T)
+    mask = np.ones((1, 1), bool) if block.mask is None else _own(block.mask.T)
     _covariance(
-        S, P, k, v, q, np.ascontiguousarray(gamma), mask, masked, block.record, eps,
+        S, P, k, v, q, _own(gamma), mask, masked, block.record, eps,
         dtype.type(bound), dtype.type(1.0 / rule.ridge), prediction, output, states, covariances,
     )  # fmt: skip
     every = {"S": states, "P": covariances} if block.record else {}
