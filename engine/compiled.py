@@ -43,10 +43,16 @@ def advance(rule: Any, state: Any, block: Block, backend: Backend) -> Advanced:
     """Run a block of a plain linear rule, or of a covariance rule, on NumPy arrays."""
     if isinstance(rule, LinearRule):
         k, v = _by_trial(block.keys), _by_trial(block.values)
+        shown = _read_only(k), _read_only(v)
         try:
-            token = rule.token(k, v, **{n: _by_trial(x) for n, x in block.writes.items()})
+            token = rule.token(*shown, **{n: _by_trial(x) for n, x in block.writes.items()})
         except Exception:  # the step loop finds the step at which the rule fails, and names it
             return step_loop.advance(rule, state, block, backend)
+        # What the rule hands back as it was shown is the array itself: nothing to copy.
+        same = {id(shown[0]): k, id(shown[1]): v}
+        token = token._replace(
+            **{name: same.get(id(x), x) for name, x in token._asdict().items() if x is not None}
+        )
         return _advance_linear(rule, state, block, k, token)
     return _advance_covariance(rule, state, block)
 
@@ -109,6 +115,13 @@ def _with_column(x: np.ndarray, column: Any) -> np.ndarray:
 def _by_trial(x: np.ndarray) -> np.ndarray:
     """Return (trial, step, ...): a trial's tokens next to each other in memory."""
     return _own(x.swapaxes(0, 1))
+
+
+def _read_only(x: np.ndarray) -> np.ndarray:
+    """Return a view that a rule cannot write through."""
+    view = x.view()
+    view.flags.writeable = False
+    return view
 
 
 def _own(x: np.ndarray) -> np.ndarray:

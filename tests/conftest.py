@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -20,6 +21,9 @@ for shared in (
     pytest.register_assert_rewrite(f"{__package__}.{shared}")
 
 COUNT = itertools.count()
+
+# A job that a shell starts in the background ignores Ctrl-C, and so would all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
