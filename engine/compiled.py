@@ -51,7 +51,9 @@ def advance(rule: Any, state: Any, block: Block, backend: Backend) -> Advanced:
         # What the rule hands back as it was shown is the array itself: nothing to copy.
         same = {id(shown[0]): k, id(shown[1]): v}
         token = token._replace(
-            **{name: same.get(id(x), x) for name, x in token._asdict().items() if x is not None}
+            write=same.get(id(token.write), token.write),
+            value=same.get(id(token.value), token.value),
+            address=same.get(id(token.address), token.address),
         )
         return _advance_linear(rule, state, block, k, token)
     return _advance_covariance(rule, state, block)
