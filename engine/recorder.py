@@ -229,7 +229,10 @@ class Recorder:
             take = min(n - done, room)
             rows = {path: x[done : done + take] for path, x in every.items()}
             if take == room and not self._filled:
-                self._hand_over(rows, take)  # a whole shard as it stands: nothing to copy
+                # A whole shard as it stands: only the stream's arrays are copied, for a generator
+                # may use them again while they wait to be written.
+                own = {v.path: rows[v.path].copy() for v in self.variables if v.group == "stream"}
+                self._hand_over({**rows, **own}, take)
             else:
                 self._keep(rows, take)
             done += take

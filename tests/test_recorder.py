@@ -1,5 +1,7 @@
 """The recorder: frames of any length, cut into shards without a gap."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,28 @@ def test_the_recorder_refuses_a_gap():
     with pytest.raises(ValueError, match="step 0, expected 5"):
         recorder.write(first)
     recorder.write(second)
+
+
+def test_a_generator_may_use_its_arrays_again_while_they_wait_to_be_written():
+    """Recorded arrays are no references to what the next block is drawn into."""
+    given = {name: x.copy() for name, x in arrays(8).items()}
+    source = ArraySource(given)
+    keys, reused = given["keys"].copy(), threading.Event()
+
+    class Slow(MemorySink):
+        def write(self, variable, start, rows):
+            if variable.path == "stream/keys":
+                assert reused.wait(10)
+            super().write(variable, start, rows)
+
+    sink, track = Slow(), make_track(source, SOLVERS["delta"])
+    recorder = Recorder(sink, source, [track], "every", 8)
+    (frame,) = loop(source, [track], 8)
+    recorder.write(frame)
+    frame.tokens.arrays["keys"][...] = 7.0
+    reused.set()
+    recorder.close()
+    assert np.array_equal(sink.arrays["stream"]["keys"][1], keys)
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 63, 64, 65, 1334])
