@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test slow lint bench clean
+.PHONY: demo test lint bench clean
 
 # The stamp is newer than pyproject.toml once everything that it names is installed.
 .venv/stamp: pyproject.toml
@@ -16,10 +16,7 @@ demo: .venv/stamp
 	done
 
 test: .venv/stamp
-	$(BIN)/python -m pytest -m "not slow"
-
-slow: .venv/stamp
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest
 
 lint: .venv/stamp
 	$(BIN)/ruff check .

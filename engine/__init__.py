@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.errors import EngineError, InputError, PluginWarning, RunError
+    from engine.errors import EngineError, InputError, PluginWarning, RunError, StabilityWarning
     from engine.experiment import run, stream
     from engine.factories import generator, generators, solver, solvers, view, views
     from engine.simulation import simulate

@@ -153,7 +153,7 @@ def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
     print(f"{steps} steps, trials {trials}, seed {plan.scenario.table.seed}")
     table("", columns, lines, right=1)
     for row in rows:
-        if row.correction > 2.0 + 1e-6:
+        if row.overshoots:
             print(
                 f"{row.solver}: a write took back {row.correction:.3g} times its error; stable to 2"
             )

@@ -1,9 +1,9 @@
-"""The linear family's recurrence, compiled. The only file that imports numba.
+"""The linear family's recurrence, and recursive least squares, compiled. Only this imports numba.
 
-Given its tokens, a column of S evolves independently of every other column and of every other
-trial. The work is cut into units of one trial and a tile of columns, which run on any thread in any
-order; inside a unit the order of operations is fixed (no fastmath). Results therefore depend on
-neither threads, nor batch, nor block size.
+Given its tokens, a column of a linear rule's S evolves independently of every other column and of
+every other trial. The work is cut into units of one trial and a tile of columns, which run on any
+thread in any order; inside a unit the order of operations is fixed (no fastmath). Results therefore
+depend on neither threads, nor batch, nor block size.
 """
 
 from __future__ import annotations

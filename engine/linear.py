@@ -86,6 +86,10 @@ def change(S: Array, kept: Array, token: Token) -> Array:
     return ops.outer(w, token.value) - ops.outer(token.erase, old)
 
 
+STABLE = 2.0 + 1e-6
+"""Largest stable `correction`: 2, and what rounding may add to it."""
+
+
 def correction(token: Token) -> Array | None:
     """Return strength w.r (..., 1): the share of its error that a write takes back at its own key.
 

@@ -136,9 +136,9 @@ def error_curve(
     Returns
     -------
     DataArray (step, trial)
-        Named "tracking error", |S - W|, where the stream knows its target map and the states were
-        recorded; "prediction error", |prediction - v|, elsewhere. Behind a view v is what the view
-        makes of it; where that may differ from v, the error is the prediction's.
+        Named "tracking error", |S - W|, where the stream knows its target map, the states were
+        recorded, and no view stands between; "prediction error", |prediction - v|, elsewhere, v as
+        the view maps it.
     """
     import xarray as xr
 

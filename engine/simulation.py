@@ -13,6 +13,7 @@ from engine.backend import backend as get_backend
 from engine.backend import host
 from engine.coefficients import Binding
 from engine.errors import InputError, StabilityWarning, nearest
+from engine.linear import STABLE
 from engine.loop import loop
 from engine.recorder import MemorySink, Recorder, States, block_steps
 from engine.sources import ArraySource
@@ -20,10 +21,6 @@ from engine.track import Track
 
 if TYPE_CHECKING:
     import xarray as xr
-
-
-CORRECTION = 2.0 + 1e-6
-"""Above this a warning is due; the rest is rounding of a correction of exactly 2."""
 
 
 def simulate(
@@ -120,7 +117,7 @@ def simulate(
     for frame in loop(source, [track], block_steps(source, [track])):
         recorder.write(frame)
     recorder.close()
-    if track.correction[0] > CORRECTION:
+    if track.correction[0] > STABLE:
         warnings.warn(
             "a write overshoots: {:.3g} times its error is taken back at step {}, and beyond 2 a "
             "key that returns diverges; use unit keys (the view `unit`) or smaller "

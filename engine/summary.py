@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.api import Rows
+from engine.linear import STABLE
 from engine.measure import error_curve
 from engine.track import Track
 
@@ -52,6 +53,11 @@ class Row:
     correction: float
     state_bytes: int
     steps_per_second: float
+
+    @property
+    def overshoots(self) -> bool:
+        """Whether a write took back so much that the rule is unstable there."""
+        return self.correction > STABLE
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON can hold it."""

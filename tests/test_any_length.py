@@ -6,8 +6,7 @@ import pytest
 import engine
 from engine.loop import loop
 from engine.sources import ArraySource
-from engine.testing.solvers import _track as track
-from engine.testing.solvers import example
+from engine.testing.solvers import example, tracked
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 63, 65])
@@ -18,7 +17,7 @@ def test_every_block_size_gives_the_bits_of_one_block(name, steps):
     source = ArraySource({"keys": given.keys, "values": given.values})
     runs = []
     for block in (2000, 2, 64):
-        one = track(engine.solver(name), given)
+        one = tracked(engine.solver(name), given)
         frames = [frame.traces["checked"].variables for frame in loop(source, [one], block)]
         assert sum(len(f["output"]) for f in frames) == steps
         joined = {n: np.concatenate([f[n] for f in frames]) for n in frames[0]} if frames else {}

@@ -84,7 +84,8 @@ def _sizes(solver: Solver) -> dict[str, int]:
     return sizes
 
 
-def _track(solver: Solver, given: Example, dtype: str = "float64", where: str = "numpy") -> Track:
+def tracked(solver: Solver, given: Example, dtype: str = "float64", where: str = "numpy") -> Track:
+    """Return a solver on its example stream, ready to be given blocks."""
     source = ArraySource({"keys": given.keys, "values": given.values})
     bindings = {
         name: Binding(
@@ -105,7 +106,7 @@ def _run(solver: Solver, given: Example, **options: Any) -> dict[str, np.ndarray
 
 def _dims_match(solver: Solver) -> None:
     given = example(solver)
-    track = _track(solver, given)
+    track = tracked(solver, given)
     before = {name: x.shape for name, x in track.recorded().items()}
     for tokens in ArraySource({"keys": given.keys, "values": given.values}).blocks(STEPS):
         track.advance(tokens)
@@ -117,7 +118,7 @@ def _inputs_untouched(solver: Solver) -> None:
     given = example(solver)
     for x in (given.keys, given.values, *given.coefficients.values()):
         x.flags.writeable = False
-    track = _track(solver, given)
+    track = tracked(solver, given)
     state = track.state
     row = {name: x[0] if x.ndim == 3 else x[0][..., None] for name, x in given.coefficients.items()}
     declared = signatures.coefficients(type(solver))
@@ -206,7 +207,7 @@ def _empty_reads_zeros(solver: Solver) -> None:
 def _state_pickles(solver: Solver) -> None:
     given = example(solver)
     source = ArraySource({"keys": given.keys, "values": given.values})
-    whole, cut = _track(solver, given), _track(solver, given)
+    whole, cut = tracked(solver, given), tracked(solver, given)
     frames = list(loop(source, [whole], STEPS // 2))
     blocks = list(source.blocks(STEPS // 2))
     cut.advance(blocks[0])
@@ -230,7 +231,7 @@ def _cost_as_declared(solver: Solver) -> None:
     if card is None:
         return  # nothing is declared
     given = example(solver)
-    track = _track(solver, given)
+    track = tracked(solver, given)
     for tokens in ArraySource({"keys": given.keys, "values": given.values}).blocks(STEPS):
         track.advance(tokens)
     held = 0
