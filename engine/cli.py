@@ -1,215 +1,24 @@
-"""The command line: `engine run`, `engine show`, `engine report`, `engine plugins`."""
+"""The command line, put together from `engine.commands`."""
 
 from __future__ import annotations
 
 import io
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
 import typer
 
-from engine import plugin_commands
+from engine.commands import plugins, report, run, show
 from engine.errors import InputError, PluginWarning, RunError
-from engine.plugin_commands import AsJson, Assign, PluginsDir, assignment, use_plugins
-from engine.printing import pipe, print_json, table
-
-if TYPE_CHECKING:
-    from engine.experiment import Plan
-    from engine.frames import Frame
-    from engine.summary import Row
 
 app = typer.Typer(
     help="Stream key-value pairs through test-time regression solvers and record every state.",
     no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
 )  # fmt: skip
-app.add_typer(plugin_commands.app, name="plugins")
-
-
-@app.command()
-def run(
-    scenario: Annotated[
-        str, typer.Argument(help="A TOML file, or the name of a shipped scenario.")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Where to store it [default: runs/NAME.zarr]."),
-    ] = None,
-    assign: Assign = None,
-    seed: Annotated[int | None, typer.Option(help="Override the seed.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Override the number of trials.")] = None,
-    backend: Annotated[str | None, typer.Option(help="numpy or cupy.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
-    as_json: AsJson = False,
-    plugins_dir: PluginsDir = None,
-) -> None:
-    """Run a scenario, record it, and print what it came to."""
-    use_plugins(plugins_dir)
-    from engine import experiment, store
-    from engine.summary import summarise
-
-    given = {"seed": seed, "trials": trials, "backend": backend}
-    overrides = {key: value for key, value in given.items() if value is not None}
-    overrides |= dict(assignment(text) for text in assign or [])
-    plan = experiment.prepare(scenario, overrides)
-    path = out.expanduser() if out else _free(Path("runs"), plan.scenario.name)
-    sink = experiment.store_sink(plan, path, force)
-    try:
-        with _progress(plan) as watch:
-            experiment.execute(plan, sink, watch)
-    except RunError as error:
-        raise RunError(f"{error}\n  {_kept(path)}") from error
-    except KeyboardInterrupt:
-        print(f"interrupted: {_kept(path)}", file=sys.stderr)
-        raise
-    rows = summarise(store.open(path), plan.tracks)
-    with pipe():
-        if as_json:
-            facts = {"store": str(path), "steps": plan.source.steps, "trials": plan.source.trials}
-            print_json({**facts, "solvers": [row.plain() for row in rows]})
-        else:
-            _print_rows(plan, rows, path)
-
-
-def _kept(path: Path) -> str:
-    """Say what a run that ended early leaves behind."""
-    from engine import store
-
-    attrs = store.open(path).attrs
-    return f"{path} keeps the first {attrs['committed']} steps, with status {attrs['status']!r}"
-
-
-def _free(folder: Path, name: str) -> Path:
-    """Return runs/NAME.zarr, or the first of NAME-2.zarr, ... that is not taken."""
-    names = (f"{name}.zarr" if i == 1 else f"{name}-{i}.zarr" for i in count(1))
-    return next(folder / n for n in names if not (folder / n).exists())
-
-
-@contextmanager
-def _progress(plan: Plan) -> Iterator[Any]:
-    """Show a progress bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn(plan.scenario.name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-    )
-    with Progress(
-        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task("steps", total=plan.source.steps)
-
-        def watch(frame: Frame) -> None:
-            bar.update(task, completed=frame.stop)
-
-        yield watch
-
-
-def _number(x: float) -> str:
-    """Return four decimals, or the size of a number too large for them."""
-    return f"{x:.4f}" if abs(x) < 1e5 else f"{x:.3g}"
-
-
-def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
-    kinds = sorted({row.error_kind for row in rows})
-    probes = list(rows[0].recall)
-    columns = ["solver", *kinds, *probes, "diverged", "state bytes", "steps/s"]
-    lines = []
-    for row in rows:
-        diverged = "-" if row.diverged_at is None else f"at step {row.diverged_at}"
-        if row.diverged_trials not in (0, plan.source.trials):
-            diverged += f" ({row.diverged_trials} of {plan.source.trials} trials)"
-        error = "-" if row.error is None else _number(row.error)
-        errors = [error if kind == row.error_kind else "-" for kind in kinds]
-        recall = [f"{row.recall[name]:.3f}" for name in probes]
-        lines.append(
-            [
-                row.solver,
-                *errors,
-                *recall,
-                diverged,
-                f"{row.state_bytes:,}",
-                f"{row.steps_per_second:,.0f}",
-            ]
-        )
-    steps, trials = plan.source.steps or 0, plan.source.trials
-    print(": ".join(filter(None, (plan.scenario.name, plan.scenario.table.title))))
-    print(f"{steps} steps, trials {trials}, seed {plan.scenario.table.seed}")
-    table("", columns, lines, right=1)
-    for row in rows:
-        if row.overshoots:
-            print(
-                f"{row.solver}: a write took back {row.correction:.3g} times its error; stable to 2"
-            )
-    print(f"errors: mean over trials and the last {steps // 4 if steps >= 4 else steps} steps")
-    print(f"stored in {path}")
-
-
-@app.command()
-def show(
-    run: Annotated[Path, typer.Argument(help="A run's store.")],
-    as_json: AsJson = False,
-) -> None:
-    """Say what is in a run: scenario, solvers, steps valid, sizes, provenance."""
-    from engine import store
-
-    facts = store.describe(run)
-    if as_json:
-        print_json(facts)
-        return
-    valid = f"{facts['committed']} of {facts['steps']} steps valid"
-    told = facts["scenario"]
-    print(": ".join(filter(None, (told["name"], told["resolved"]["title"]))))
-    print(f"status {facts['status']}, {valid}, trials {facts['trials']}")
-    print(f"{facts['bytes_on_disk']:,} bytes on disk")
-    rows = [
-        [
-            name,
-            " x ".join(f"{d} {n}" for d, n in v["dims"].items()) or "one number",
-            v["dtype"],
-            f"{v['bytes']:,}",
-        ]
-        for name, v in facts["variables"].items()
-    ]
-    table("", ["variable", "dims", "dtype", "bytes"], rows)
-    for key, value in facts["provenance"].items():
-        if key != "conventions":
-            text = (
-                ", ".join(f"{k} {v}" for k, v in value.items())
-                if isinstance(value, dict)
-                else value
-            )
-            print(f"{key}: {text}")
-    print(f"stream sha256: {facts['stream_sha256']}")
-
-
-@app.command()
-def report(
-    run: Annotated[Path, typer.Argument(help="A run's store.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the picture and the table.")],
-) -> None:
-    """Draw a run's error curves and write them as a table."""
-    from engine import store
-    from engine.figures import report as draw
-
-    for path in draw(store.open(run), out):
-        print(path)
+for command in (run.run, show.show, report.report):
+    app.command()(command)
+app.add_typer(plugins.app, name="plugins")
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:

@@ -18,7 +18,7 @@ LAYERS = (
     },
     {"frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes"},
     {"store", "summary"},
-    {"figures", "printing", "plugin_commands", "cli", "testing"},
+    {"figures", "printing", "commands", "cli", "testing"},
 )  # fmt: skip
 LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 # A function of the API that stores needs the store; it loads it when it is called.

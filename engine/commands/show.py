@@ -1,0 +1,48 @@
+"""`engine show`: what is in a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from engine.commands.options import AsJson
+from engine.printing import print_json, table
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="A run's store.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say what is in a run: scenario, solvers, steps valid, sizes, provenance."""
+    from engine import store
+
+    facts = store.describe(run)
+    if as_json:
+        print_json(facts)
+        return
+    valid = f"{facts['committed']} of {facts['steps']} steps valid"
+    told = facts["scenario"]
+    print(": ".join(filter(None, (told["name"], told["resolved"]["title"]))))
+    print(f"status {facts['status']}, {valid}, trials {facts['trials']}")
+    print(f"{facts['bytes_on_disk']:,} bytes on disk")
+    rows = [
+        [
+            name,
+            " x ".join(f"{d} {n}" for d, n in v["dims"].items()) or "one number",
+            v["dtype"],
+            f"{v['bytes']:,}",
+        ]
+        for name, v in facts["variables"].items()
+    ]
+    table("", ["variable", "dims", "dtype", "bytes"], rows)
+    for key, value in facts["provenance"].items():
+        if key != "conventions":
+            text = (
+                ", ".join(f"{k} {v}" for k, v in value.items())
+                if isinstance(value, dict)
+                else value
+            )
+            print(f"{key}: {text}")
+    print(f"stream sha256: {facts['stream_sha256']}")
