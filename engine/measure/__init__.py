@@ -1,0 +1,13 @@
+"""Measures of a trajectory. Each takes arrays, or DataArrays whose dims it keeps.
+
+Functions of arrays come first; what takes a run does no more than find the arrays. A run of any
+size is read in blocks of steps.
+"""
+
+from engine.measure.capacity import recalled
+from engine.measure.runs import mapped
+from engine.measure.tracking import error_curve, prediction_error, smooth, tracking_error
+
+__all__ = [
+    "error_curve", "mapped", "prediction_error", "recalled", "smooth", "tracking_error",
+]  # fmt: skip

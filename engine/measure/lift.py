@@ -1,0 +1,78 @@
+"""Array functions applied along named dims: how every measure takes arrays and DataArrays alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+BLOCK_BYTES = 32 * 2**20
+"""Input that is read at a time where the steps are independent: a run may exceed the memory."""
+
+
+def lift(
+    function: Callable[..., Any],
+    dims: Sequence[Sequence[str]],
+    *args: Any,
+    out: Sequence[str] = (),
+    sizes: dict[str, int] | None = None,
+    over: str = "step",
+) -> Any:
+    """Apply an array function along named dims where any argument is a DataArray.
+
+    Parameters
+    ----------
+    function : callable
+        Takes arrays whose trailing axes are `dims`, broadcasts over the axes before them and
+        returns one float64 array with trailing axes `out`.
+    dims : sequence of sequences of str
+        Per argument, the names of the axes that the function works on.
+    *args : array or DataArray
+        Arrays have these axes last; DataArrays have them anywhere.
+    out : sequence of str
+        Names of the axes of the result that the function makes.
+    sizes : dict of str to int, optional
+        Lengths of those that no argument has.
+    over : str
+        The dim along which a large input is read in blocks of `BLOCK_BYTES`.
+
+    Returns
+    -------
+    array or DataArray
+        An array if no argument has dims. A DataArray otherwise: a lazy one if an argument is
+        chunked, else in memory.
+    """
+
+    def quiet(*arrays: Any) -> Any:
+        with np.errstate(over="ignore", invalid="ignore"):  # a diverged state has no finite error
+            return function(*arrays)
+
+    named = [x for x in args if hasattr(x, "dims")]
+    if not named:
+        return quiet(*args)
+    import xarray as xr
+
+    def apply(*arrays: Any) -> Any:
+        return xr.apply_ufunc(
+            quiet, *arrays, input_core_dims=dims, output_core_dims=[out], dask="parallelized",
+            output_dtypes=[np.float64], dask_gufunc_kwargs={"output_sizes": sizes or {}},
+        )  # fmt: skip
+
+    cut = [x for x in named if over in x.dims]
+    # Bare arrays are matched by position, which blocks would change.
+    pairs = zip(args, dims, strict=True)
+    bare = any(np.ndim(x) > len(d) for x, d in pairs if not hasattr(x, "dims"))
+    total = sum(x.nbytes for x in cut)
+    inside = any(over in d for d in dims)
+    if inside or bare or total <= BLOCK_BYTES or any(x.chunks for x in named):
+        return apply(*args)
+    steps = cut[0].sizes[over]
+    block = max(1, steps * BLOCK_BYTES // total)
+    parts = []
+    for start in range(0, steps, block):
+        rows = {over: slice(start, start + block)}
+        # A block is loaded by itself: loading through the run would keep it there.
+        part = [x.isel(rows).load() if hasattr(x, "dims") and over in x.dims else x for x in args]
+        parts.append(apply(*part))
+    return xr.concat(parts, over)

@@ -1,0 +1,48 @@
+"""What a run recorded, in the form that measures need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from engine.api import View
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def mapped(view: View | None, values: Any, /) -> Any:
+    """Return values as a solver behind a view is given them.
+
+    Parameters
+    ----------
+    view : View or None
+        What the solver looks at the stream through.
+    values : array (..., value)
+        Values of the stream.
+
+    Returns
+    -------
+    array (..., value)
+        The values that the solver writes.
+    """
+    # A view that does not inherit from engine.api.View may have no such method.
+    return values if view is None or not hasattr(view, "values") else view.values(values)
+
+
+def view_of(solver: xr.Dataset, /) -> View | None:
+    """Return the view that a recorded solver looked through.
+
+    Parameters
+    ----------
+    solver : Dataset
+        Group `solvers/<label>` of a run.
+
+    Returns
+    -------
+    View or None
+        None if it saw the stream as it is.
+    """
+    from engine import factories
+
+    options = dict(solver.attrs.get("view") or {})
+    return factories.build("view", options.pop("view"), options) if options else None
