@@ -21,6 +21,10 @@ def recalled(read: Any, book: Any, wanted: Any) -> Any:
     wanted : array of int (...)
         Index of the right entry; where it is negative there is none, and the result is NaN.
 
+    Returns
+    -------
+    array (...), or DataArray without these dims
+
     Notes
     -----
     Nearest in Euclidean distance; a read that is not finite recalls nothing.

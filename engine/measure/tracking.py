@@ -22,6 +22,10 @@ def tracking_error(S: Any, target_map: Any, /) -> Any:
     S, target_map : array (..., key, value), or DataArray with dims key and value
         Recorded state and the map that made the values.
 
+    Returns
+    -------
+    array (...), or DataArray without these dims
+
     Examples
     --------
     >>> float(tracking_error(np.zeros((2, 1)), np.array([[3.0], [4.0]])))
@@ -42,6 +46,10 @@ def prediction_error(prediction: Any, values: Any, /) -> Any:
     ----------
     prediction, values : array (..., value), or DataArray with dim value
         The read at k before the write, and what was then written.
+
+    Returns
+    -------
+    array (...), or DataArray without this dim
     """
     return lift(
         lambda a, b: np.sqrt(np.sum((a - b) ** 2, axis=-1)), [["value"]] * 2, prediction, values
@@ -51,7 +59,17 @@ def prediction_error(prediction: Any, values: Any, /) -> Any:
 def smooth(x: Any, window: int) -> Any:
     """Return the running mean over `window` steps, along the first axis or dim step.
 
-    The result is shorter by window - 1: its row i is the mean of rows i .. i + window - 1.
+    Parameters
+    ----------
+    x : array (step, ...), or DataArray with dim step
+        What to smooth.
+    window : int
+        Steps that a mean is taken over.
+
+    Returns
+    -------
+    array or DataArray
+        Shorter by window - 1: its row i is the mean of rows i .. i + window - 1.
     """
 
     def mean(a: np.ndarray) -> np.ndarray:
@@ -71,9 +89,13 @@ def error_curve(
     Parameters
     ----------
     run : DataTree
-        A run, in memory or lazy: `block` steps are read at a time.
+        A run, in memory or lazy.
     label : str
         The solver's label.
+    start : int
+        First step.
+    block : int
+        Steps that are read at a time.
     kind : "prediction error", optional
         Ask for that one even where the tracking error is known.
 

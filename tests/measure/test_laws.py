@@ -5,10 +5,10 @@ Unit isotropic keys, independent zero-mean unit values, one pass; everything thr
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
 
 import engine
 from engine import measure
+from engine.measure import laws
 
 
 def pairs(trials, steps, d, seed):
@@ -47,7 +47,7 @@ def test_hebbian_error(d, n):
     """E|S^T k_i - v_i|^2 = (N - 1) / d, exactly, for every pair."""
     keys, values = pairs(2000, n, d, seed=1)
     error = ((asked(final("linear_attention", keys, values), keys) - values) ** 2).sum(-1)
-    agrees(error.mean(0), (n - 1) / d)
+    agrees(error.mean(0), laws.hebbian_error(n, d))
 
 
 def test_decayed_hebbian():
@@ -59,32 +59,19 @@ def test_decayed_hebbian():
     ages = [0, 1, 4, 16, 40]
     signal = (answer * values).sum(-1)[n - 1 - np.array(ages)].T
     mean, error = signal.mean(0), signal.std(0, ddof=1) / np.sqrt(len(signal))
-    assert np.all(np.abs(mean - g ** np.array(ages)) <= 4 * error)
+    assert np.all(np.abs(mean - laws.decayed_signal(g, np.array(ages))) <= 4 * error)
     noise = ((answer - (g**age)[:, None, None] * values) ** 2).sum(-1)
-    law = ((1 - g ** (2 * n)) / (1 - g**2) - g ** (2 * age)) / d
-    agrees(noise[n - 1 - np.array(ages)].T, law[n - 1 - np.array(ages)])
-    agrees((S**2).sum((-2, -1)), (1 - g ** (2 * n)) / (1 - g**2))
-
-
-def delta_error(b, d, n):
-    """Law 3: E|S^T k - v|^2 of the delta rule by age, for unit keys that never return.
-
-    P_0 = 1, P_{a+1} = P_a (1 - 2b/d + 2b^2/(d(d+2))) + b^2 rho^a / (d(d+2)).
-    """
-    rho = 1 - (2 * b - b * b) / d
-    P, error = 1.0, np.empty(n)
-    for a in range(n):
-        older = b / (2 - b) * (1 - rho ** (n - a - 1)) * (rho**a - (2 * b - b * b) * P)
-        newer = b / (2 - b) * (1 - rho**a)
-        error[a] = 1 - 2 * b * (1 - b / d) ** a + b * b * P + newer + older
-        P = P * (1 - 2 * b / d + 2 * b * b / (d * (d + 2))) + b * b * rho**a / (d * (d + 2))
-    return error
+    law = laws.decayed_interference(g, np.array(ages), n, d)
+    agrees(noise[n - 1 - np.array(ages)].T, law)
+    agrees((S**2).sum((-2, -1)), laws.decayed_energy(g, n))
+    # Nothing of the first pair is left: the energy has reached its limit 1/(1 - g^2).
+    assert abs(laws.decayed_energy(g, n) / laws.decayed_energy(g) - 1) < 3e-4
 
 
 def test_delta_law_against_its_published_table():
     """(b, d, N) = (1, 8, 64), ages 0 1 2 4 8 16 63."""
     table = {0: 0.0, 1: 0.25, 2: 0.4687, 4: 0.8276, 8: 1.3127, 16: 1.7637, 63: 1.9994}
-    law = delta_error(1.0, 8, 64)
+    law = laws.delta_error(1.0, 8, 64)
     for age, value in table.items():
         assert abs(law[age] - value) < 5e-5 + 5e-5 * (age > 0)
 
@@ -107,11 +94,10 @@ def test_delta_error_by_age(b, d, n, trials):
     S = final("delta", keys, values, beta=b)
     error = ((asked(S, keys) - values) ** 2).sum(-1)[::-1]
     ages = [a for a in (1, 2, 4, 8, 16, n - 1) if a < n]
-    agrees(error[ages].T, delta_error(b, d, n)[ages])
-    newest = ((1 - b) ** 2) * (1 + d * b / (2 - b) * (1 - (1 - (2 * b - b * b) / d) ** (n - 1)) / d)
-    assert abs(delta_error(b, d, n)[0] - newest) < 1e-12
-    rho = 1 - (2 * b - b * b) / d
-    agrees((S**2).sum((-2, -1)), d * b / (2 - b) * (1 - rho**n))
+    agrees(error[ages].T, laws.delta_error(b, d, n)[ages])
+    newest = (1 - b) ** 2 * (1 + laws.delta_energy(b, d, n - 1) / d)
+    assert abs(laws.delta_error(b, d, n)[0] - newest) < 1e-12
+    agrees((S**2).sum((-2, -1)), laws.delta_energy(b, d, n))
 
 
 @pytest.mark.parametrize(
@@ -120,38 +106,17 @@ def test_delta_error_by_age(b, d, n, trials):
 def test_best_write_strength_of_a_single_pass(load, best):
     """Published, d = 8: the b that minimises law 3's mean over ages, by load N/d."""
     grid = np.arange(1, 200) / 100
-    mean = [delta_error(b, 8, int(8 * load)).mean() for b in grid]
+    mean = [laws.delta_error(b, 8, int(8 * load)).mean() for b in grid]
     assert grid[np.argmin(mean)] == best
-
-
-def moments(gain, d):
-    """m1 = E[D k2]/d, m2 = E[D^2 k2^2]/d, n0 = E[D^2 k2] for keys N(0, I/d), k2 = |k|^2."""
-
-    def mean(f):
-        law = stats.chi2(d)
-        return integrate.quad(lambda x: f(x / d) * law.pdf(x), 0, 40 * d, epsabs=1e-12)[0]
-
-    return (
-        mean(lambda k2: gain(k2) * k2) / d,
-        mean(lambda k2: (gain(k2) * k2) ** 2) / d,
-        mean(lambda k2: gain(k2) ** 2 * k2),
-    )
-
-
-def sphere_walk_error(gain, d=8, rho=0.99686061, noise=0.1):
-    """Law 4: MSD = 1 - 2X + Y for a target that walks on the unit sphere."""
-    m1, m2, n0 = moments(gain, d)
-    X = m1 / (1 - rho * (1 - m1))
-    Y = (2 * m1 * rho * X + m2 * (1 - 2 * rho * X) + noise**2 * n0) / (2 * m1 - m2)
-    return 1 - 2 * X + Y
+    assert abs(laws.delta_best(8, int(8 * load)) - best) <= 0.005
 
 
 @pytest.mark.parametrize(
     ("solver", "gain"),
     [
-        ({"solver": "longhorn", "beta": 1.0}, lambda k2: 1 / (1 + k2)),
-        ({"solver": "longhorn", "beta": 0.25}, lambda k2: 0.25 / (1 + 0.25 * k2)),
-        ({"solver": "lms", "mu": 0.3}, lambda k2: 0.3),
+        ({"solver": "longhorn", "beta": 1.0}, laws.implicit_gain(1.0)),
+        ({"solver": "longhorn", "beta": 0.25}, laws.implicit_gain(0.25)),
+        ({"solver": "lms", "mu": 0.3}, laws.lms_gain(0.3)),
     ],
     ids=["implicit1", "implicit.25", "lms.3"],
 )
@@ -167,12 +132,15 @@ def test_tracking_a_sphere_walk(solver, gain):
     }
     run = engine.run({"trials": 1500, "seed": 4, "stream": stream, "solvers": {"it": solver}})
     error = measure.tracking_error(run["solvers/it/S"], run["stream/target_map"]).values ** 2
-    agrees(error[300:].mean(0), sphere_walk_error(gain))
+    agrees(
+        error[300:].mean(0), laws.sphere_walk_error(gain, 8, laws.sphere_correlation(8, 0.03), 0.1)
+    )
 
 
 def test_sphere_walk_law_against_its_published_value():
     """Implicit step, b = 1: .088450."""
-    assert abs(sphere_walk_error(lambda k2: 1 / (1 + k2)) - 0.088450) < 5e-7
+    law = laws.sphere_walk_error(laws.implicit_gain(1.0), 8, 0.99686061, 0.1)
+    assert abs(law - 0.088450) < 5e-7
 
 
 def test_tracking_a_free_walk():
@@ -184,16 +152,49 @@ def test_tracking_a_free_walk():
     values = (keys * target).sum(-1, keepdims=True) + s * rng.standard_normal((steps, trials, 1))
     ds = engine.simulate("longhorn", keys, values, beta=b)
     error = ((ds.S.values[..., 0] - target) ** 2).sum(-1)
-    m1, m2, n0 = moments(lambda k2: b / (1 + b * k2), d)
-    kappa = 2 * m1 - m2
-    agrees(error[200:].mean(0), (Q * (1 - kappa) + s * s * n0) / kappa)
+    agrees(error[200:].mean(0), laws.free_walk_error(laws.implicit_gain(b), d, Q, s))
+
+
+@pytest.mark.parametrize(("d", "step"), [(1, 0.5), (2, 0.03), (3, 0.3), (8, 1.0)])
+def test_the_correlation_of_a_sphere_walk(d, step):
+    """E[w_t.w_(t-1)] by drawing it; the drift study's value is .99686061."""
+    x = step * np.random.default_rng(6).standard_normal((400_000, d))
+    x[:, 0] += 1
+    agrees(x[:, 0] / np.linalg.norm(x, axis=1), laws.sphere_correlation(d, step))
+    assert abs(laws.sphere_correlation(8, 0.03) - 0.99686061) < 5e-9
+
+
+def test_moments_of_a_plain_step_are_those_of_chi2():
+    """E k2 = 1, E k2^2 = (d + 2)/d for keys N(0, I/d), whatever d."""
+    for d in (1, 8, 64, 512):
+        got = laws.moments(laws.lms_gain(0.3), d)
+        np.testing.assert_allclose(got, (0.3 / d, 0.09 * (d + 2) / d**2, 0.09), rtol=1e-9)
+
+
+@pytest.mark.parametrize("walk", [0.0, 1e-4])
+def test_decayed_least_squares_in_the_limit_of_a_long_memory(walk):
+    """Noise d^2 s^2 (1-g)/(1+g), lag Q g^2/(1-g^2), up to the order d (1 - g) = 1 %."""
+    d, g, s, trials, steps = 2, 0.995, 0.1, 3000, 1600
+    rng = np.random.default_rng(7)
+    keys = rng.standard_normal((steps, trials, d)) / np.sqrt(d)
+    target = np.cumsum(rng.standard_normal((steps, trials, d)) * np.sqrt(walk / d), axis=0)
+    values = (keys * target).sum(-1, keepdims=True) + s * rng.standard_normal((steps, trials, 1))
+    S = engine.simulate("least_squares", keys, values, gamma=g, record="final").S.values
+    error = ((S[..., 0] - target[-1]) ** 2).sum(-1)
+    law, se = sum(laws.decayed_fit_error(g, d, walk, s)), error.std() / np.sqrt(trials)
+    assert abs(error.mean() - law) < 4 * se + 2 * d * (1 - g) * law
+
+
+def test_memory_lengths_are_sums_of_weights():
+    """Sum of g^a, and (sum g^a)^2 / sum g^2a."""
+    weights = 0.95 ** np.arange(2000)
+    want = weights.sum(), weights.sum() ** 2 / (weights**2).sum()
+    np.testing.assert_allclose(laws.memory_length(0.95), want, rtol=1e-12)
 
 
 def stable(n, theta, eta, alpha):
     """Law 5: whether one key revisited every n steps is learnt, not overshot ever further."""
-    r = 1 - alpha
-    gain = n * r ** (n - 1) if r == eta else (r**n - eta**n) / (r - eta)
-    return 2 * theta * gain < (1 + r**n) * (1 + eta**n)
+    return 2 * theta < laws.titans_bound(eta, alpha, n)
 
 
 def test_titans_revisit_law():
@@ -221,3 +222,36 @@ def test_titans_is_safe_at_every_gap_below_a_step_size():
     assert all(stable(n, 0.4237 / 2, 0.9, 0.1) for n in gaps)
     assert [n for n in gaps if not stable(n, 0.4238 / 2, 0.9, 0.1)] == [15]
     assert not all(stable(n, 0.4239 / 2, 0.9, 0.1) for n in gaps)
+    assert 0.4237 < laws.titans_bound(0.9, 0.1) < 0.4239
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.3, 0.9, 0.9000001, 1.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 1.0])
+def test_titans_grows_beyond_its_bound_and_only_there(eta, alpha):
+    """The bound against the eigenvalues of one round of visits, from the rule itself."""
+    for gap in (1, 2, 3, 4, 8, 15, 33, 40):
+        bound = laws.titans_bound(eta, alpha, gap)
+        assert bound >= laws.titans_bound(eta, alpha) * (1 - 1e-9)
+        if 1e-6 < bound < 1e6:
+            assert laws.titans_growth(gap, bound / 2 * 0.999, eta, alpha) <= 1 + 1e-9
+            assert laws.titans_growth(gap, bound / 2 * 1.001, eta, alpha) > 1
+            assert laws.titans_growth(gap, 1.0, eta, alpha, k2=bound / 2 * 1.001) > 1
+
+
+def test_titans_without_decay_is_safe_below_one_minus_eta():
+    """alpha = 0: 2 theta <= 2 (1 - eta); no momentum: 2 theta <= 2 - alpha, at gap 1."""
+    for x in (0.0, 0.2, 0.9):
+        assert abs(laws.titans_bound(x, 0.0) - 2 * (1 - x)) < 1e-12
+        assert abs(laws.titans_bound(0.0, x, 1) - (2 - x)) < 1e-12
+
+
+def test_titans_growth_is_what_a_run_grows_by():
+    """Published: 2.901578 per revisit at (.5, .9, .1), gap 8."""
+    keys = np.zeros((80 * 8, 2))
+    keys[::8, 0] = 1.0
+    ds = engine.simulate("titans", keys, np.zeros((640, 1)), theta=0.5, eta=0.9, alpha=0.1,
+                         state={"S": np.ones((2, 1)), "U": np.zeros((2, 1))})  # fmt: skip
+    size = np.abs(ds.S.values[:, 0, 0])
+    growth = (size[-8:].max() / size[-328:-320].max()) ** (1 / 40)
+    assert abs(growth - 2.901578) < 5e-6
+    assert abs(laws.titans_growth(8, 0.5, 0.9, 0.1) - 2.901578) < 5e-7
