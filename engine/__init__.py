@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from engine.errors import EngineError, InputError, PluginWarning, RunError, StabilityWarning
     from engine.experiment import run, stream
     from engine.factories import generator, generators, solver, solvers, view, views
+    from engine.push import memory
     from engine.simulation import simulate
     from engine.store import open
 
@@ -24,6 +25,7 @@ _HOMES = {
     "StabilityWarning": "errors",
     "generator": "factories",
     "generators": "factories",
+    "memory": "push",
     "open": "store",
     "run": "experiment",
     "simulate": "simulation",
@@ -36,7 +38,7 @@ _HOMES = {
 
 __all__ = [
     "EngineError", "InputError", "PluginWarning", "RunError", "StabilityWarning", "generator",
-    "generators", "open",
+    "generators", "memory", "open",
     "run", "simulate", "solver", "solvers", "stream", "view", "views",
 ]  # fmt: skip
 

@@ -106,12 +106,12 @@ def simulate(
     bindings = _bindings(rule, coefficients, source, trial)
     floats = [arrays[name] for name in ("keys", "values", "queries") if name in arrays]
     name, where = type(rule).__name__.lower(), get_backend(backend)
-    working = _dtype(dtype, floats)
+    working = precision(dtype, floats)
     track = Track(
         name, rule, source, bindings, None, where, working, record == "every", kernel
     )  # fmt: skip
     if state is not None:
-        track.restore(_state(state, track, trial))
+        track.restore(as_state(state, track, trial))
     sink = MemorySink()
     recorder = Recorder(sink, source, [track], record)
     for frame in loop(source, [track], block_steps(source, [track])):
@@ -135,8 +135,8 @@ def simulate(
     return ds if trial else ds.isel(trial=0)
 
 
-def _array(name: str, array: Any, dims: tuple[str, ...]) -> np.ndarray:
-    """Return a host array with axes `dims`; a DataArray is matched by dim names."""
+def as_host(name: str, array: Any, dims: tuple[str, ...]) -> np.ndarray:
+    """Return a host array of numbers with axes `dims`; a DataArray is matched by dim names."""
     if hasattr(array, "dims") and hasattr(array, "transpose") and hasattr(array, "coords"):
         wanted = [d for d in dims if d in array.dims or d != "trial"]
         if set(wanted) != set(array.dims):
@@ -155,7 +155,7 @@ def _array(name: str, array: Any, dims: tuple[str, ...]) -> np.ndarray:
     return found
 
 
-def _float(array: np.ndarray) -> np.ndarray:
+def as_float(array: np.ndarray) -> np.ndarray:
     """Return a float32 or float64 copy or view in native byte order."""
     if array.dtype.kind != "f":
         return array.astype(np.float64)
@@ -170,7 +170,7 @@ def _tokens(keys: Any, values: Any, queries: Any, mask: Any) -> tuple[dict[str, 
     for name, (array, last) in given.items():
         if array is None and name == "queries":
             continue
-        x = _float(_array(name, array, ("step", "trial", last)))
+        x = as_float(as_host(name, array, ("step", "trial", last)))
         if x.ndim not in (2, 3):
             raise InputError(
                 f"{name} has shape {x.shape}; expected (step, {last}) or (step, trial, {last})"
@@ -196,7 +196,7 @@ def _tokens(keys: Any, values: Any, queries: Any, mask: Any) -> tuple[dict[str, 
 
 
 def _mask(mask: Any, shape: tuple[int, ...], trial: bool) -> np.ndarray:
-    m = _array("mask", mask, ("step", "trial"))
+    m = as_host("mask", mask, ("step", "trial"))
     if m.dtype != bool and not np.isin(m, (0, 1)).all():
         raise InputError("mask must hold bools (True writes, False skips)")
     m = m.astype(bool)
@@ -211,7 +211,8 @@ def _mask(mask: Any, shape: tuple[int, ...], trial: bool) -> np.ndarray:
     return np.broadcast_to(m, shape).copy()
 
 
-def _dtype(dtype: Any, floats: list[np.ndarray]) -> str:
+def precision(dtype: Any, floats: list[np.ndarray]) -> str:
+    """Return the name of a precision that was asked for, or of the widest of these arrays."""
     if dtype is None:
         return str(np.result_type(*floats).name)
     try:
@@ -267,9 +268,9 @@ def _coefficient(
         if set(dims) != set(value.dims):
             raise InputError(f"{name} has dims {tuple(value.dims)}, expected some of {every}")
         value = value.transpose(*dims).data
-        x = _float(_array(name, value, dims))
+        x = as_float(as_host(name, value, dims))
     else:
-        x = _float(_array(name, value, every))
+        x = as_float(as_host(name, value, every))
         # By position: a number, (step,), (step, trial), or all of these with the axis behind.
         dims = every if x.ndim == len(every) else every[: x.ndim]
         if axis in dims and x.ndim < len(every):
@@ -287,8 +288,8 @@ def _coefficient(
     return x.reshape((*full, x.shape[-1] if axis and axis in dims else 1)), dims
 
 
-def _state(state: Any, track: Track, trial: bool) -> dict[str, np.ndarray]:
-    """Return state variables (trial, ...) from a mapping or from the end of another result."""
+def state_dims(track: Track) -> dict[str, tuple[str, ...]]:
+    """Return the dims of what a state is given by: its variables, and `rows` where they grow."""
     dims: dict[str, tuple[str, ...]] = {}
     for name, own in track.state_dims.items():
         # Rows keep their row axis first, as the stream keeps its step axis first.
@@ -296,6 +297,12 @@ def _state(state: Any, track: Track, trial: bool) -> dict[str, np.ndarray]:
         dims[name] = ("row", "trial", *own[1:]) if grows else ("trial", *own)
     if "rows" in track.recorded():
         dims["rows"] = ("trial",)
+    return dims
+
+
+def as_state(state: Any, track: Track, trial: bool) -> dict[str, np.ndarray]:
+    """Return state variables (trial, ...) from a mapping or from the end of another result."""
+    dims = state_dims(track)
     if hasattr(state, "data_vars"):
         state = {name: state[name] for name in dims if name in state}
         if any("step" in x.dims and x.sizes["step"] == 0 for x in state.values()):
@@ -309,7 +316,7 @@ def _state(state: Any, track: Track, trial: bool) -> dict[str, np.ndarray]:
     for name, x in state.items():
         if name not in dims:
             raise InputError(f"state: unknown {name!r}; it must give {', '.join(dims)}")
-        array, rank = _array(f"state: {name}", x, dims[name]), len(dims[name]) - (not trial)
+        array, rank = as_host(f"state: {name}", x, dims[name]), len(dims[name]) - (not trial)
         if array.ndim != rank:
             wanted = ", ".join(d for d in dims[name] if trial or d != "trial")
             raise InputError(f"state: {name!r} has shape {array.shape}, expected ({wanted})")

@@ -87,7 +87,7 @@ def advance(solver: Solver, state: Any, block: Block, backend: Backend) -> Advan
             for_read = {name: x[i, ...] for name, x in reads.items()}
             store(prediction, i, solver.read(state, k, **for_read), "read")
             skip = mask is not None and not mask[i].all()
-            old = _copied(xp, state) if skip else state
+            old = copied(xp, state) if skip else state
             new = solver.write(state, k, v, **{name: x[i, ...] for name, x in writes.items()})
             if type(new) is not type(state):
                 raise TypeError(f"write gave {type(new).__name__}, not {type(state).__name__}")
@@ -118,7 +118,7 @@ def _spread(xp: Any, x: Array, steps: int, trials: int) -> Array:
     return xp.broadcast_to(x, (steps, trials, x.shape[-1]))
 
 
-def _copied(xp: Any, state: Any) -> Any:
+def copied(xp: Any, state: Any) -> Any:
     """Return a state that outlives a write in place; rows never change."""
     return type(state)(*(x if isinstance(x, Rows) else xp.asarray(x, copy=True) for x in state))
 

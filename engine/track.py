@@ -139,7 +139,7 @@ class Track:
 
         Coefficients of `read` are those of the last step.
         """
-        asked = self._through(
+        asked = self.through(
             "queries", self.backend.lend(queries, self.dtype, queries), queries.shape[:2]
         )
         first = Tokens(0, {"keys": queries[:1]})
@@ -209,9 +209,9 @@ class Track:
         asked, lend = tokens.arrays.get("queries", keys), self.backend.lend
         try:
             return (
-                self._through("keys", lend(keys, self.dtype, tokens), lead),
-                self._through("values", lend(tokens.arrays["values"], self.dtype, tokens), lead),
-                self._through("queries", lend(asked, self.dtype, tokens), lead),
+                self.through("keys", lend(keys, self.dtype, tokens), lead),
+                self.through("values", lend(tokens.arrays["values"], self.dtype, tokens), lead),
+                self.through("queries", lend(asked, self.dtype, tokens), lead),
             )
         except Exception as error:  # a view may raise anything
             raise RunError(
@@ -219,7 +219,7 @@ class Track:
                 f"{tokens.start + len(tokens) - 1}: {type(error).__name__}: {error}"
             ) from error
 
-    def _through(self, what: str, x: Any, lead: tuple[int, ...]) -> Any:
+    def through(self, what: str, x: Any, lead: tuple[int, ...]) -> Any:
         """Return keys, queries or values as the solver sees them."""
         if self.view is None:
             return x

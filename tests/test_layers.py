@@ -16,7 +16,9 @@ LAYERS = (
         "linear", "signatures", "registry", "backend", "sources", "coefficients", "factories",
         "cards", "measure", "steps", "compiled", "chunkwise", "kernels",
     },
-    {"frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes"},
+    {"frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes",
+        "push",
+    },
     {"store", "summary"},
     {"figures", "printing", "commands", "cli", "testing"},
 )  # fmt: skip

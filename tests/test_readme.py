@@ -16,7 +16,7 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
 
 
-SIMULATE, ANALYSE, PLUGIN = blocks("python")
+SIMULATE, PUSH, ANALYSE, PLUGIN = blocks("python")
 SCENARIO, _ = blocks("toml")
 
 
@@ -34,10 +34,12 @@ def shell(command, folder, **env):
     return done.stdout
 
 
-@pytest.mark.parametrize("code", [SIMULATE, ANALYSE], ids=["simulate", "analyse"])
+@pytest.mark.parametrize("code", [SIMULATE, PUSH, ANALYSE], ids=["simulate", "push", "analyse"])
 def test_python_examples_run(code, capsys):
     exec(compile(code, "README.md", "exec"), {})
     printed = capsys.readouterr().out
+    if code is PUSH:
+        assert printed == "[3. 1.] (4, 2)\n[1.5 0.5]\n"
     if code is ANALYSE:
         # The mean that the published drift study prints as .3 and its data give as .2968922229.
         assert abs(float(printed.split()[0]) - 0.2968922229) < 1e-9
