@@ -75,7 +75,7 @@ def prepare(
         with at(f"{made.where}: solvers.{label}"):
             track = Track(
                 label, entry.solver, source, entry.bindings, entry.view, backend, table.dtype,
-                record, table.kernel,
+                record, table.kernel, table.keyframes,
             )  # fmt: skip
         for name, binding in entry.bindings.items():
             value = made.resolved["solvers"][label][name]
@@ -176,9 +176,9 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
                 f"{path} holds what the stream is read from (stream.{field.name} = {given}); "
                 "choose another place"
             )
-    variables = list(layout(plan.source, plan.tracks, plan.scenario.table.record))
+    variables = list(layout(plan.source, plan.tracks, plan.scenario.table.states))
     with at(f"{plan.scenario.where}: stream.steps"):
-        _check_room(path, steps, sum(v.row_bytes for v in variables))
+        _check_room(path, steps, math.ceil(sum(v.row_bytes / v.every for v in variables)))
     sink = None
     try:
         with uninterrupted():
@@ -200,7 +200,7 @@ def _check_room(path: Path, steps: int, row_bytes: int) -> None:
     if steps * row_bytes > free:
         raise InputError(
             f"{steps:,} steps of {row_bytes:,} bytes do not fit into the {free:,} bytes that are "
-            f'free in {folder}; take fewer steps or trials, or record = "final"'
+            f'free in {folder}; take fewer steps or trials, record = "final", or keyframes'
         )
 
 
@@ -230,7 +230,7 @@ def execute(
     try:
         with uninterrupted():
             _describe(plan, sink)
-            recorder = Recorder(sink, plan.source, plan.tracks, scenario.table.record, shard)
+            recorder = Recorder(sink, plan.source, plan.tracks, scenario.table.states, shard)
         try:
             for frame in loop(plan.source, plan.tracks, block):
                 fingerprint.update(frame.tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +30,8 @@ class Trace:
         Dims of every variable above.
     seconds : float
         Time spent.
+    keyframes : mapping of str to array (keyframe, trial, ...)
+        Every state variable after each n-th write of the stream, where only these are kept.
     """
 
     prediction: np.ndarray
@@ -38,6 +40,7 @@ class Trace:
     coefficients: Mapping[str, np.ndarray]
     dims: Mapping[str, tuple[str, ...]]
     seconds: float
+    keyframes: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def variables(self) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from engine.track import Track
 if TYPE_CHECKING:
     import xarray as xr
 
-States = Literal["every", "final"]
+States = Literal["every", "final", "keyframes"]
 SHARD_BYTES = 8 * 2**20  # three are in memory: computed, waiting, and being written
 SHARD_STEPS = 2**16
 BLOCK_STEPS = 2**10  # where Python steps, a block takes long enough to be worth watching
@@ -33,6 +33,17 @@ class Variable:
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    every: int = 1
+    """Steps per row."""
+
+    @property
+    def advances(self) -> bool:
+        """Whether it is written as the run goes on."""
+        return self.dims[:1] in (("step",), ("keyframe",))
+
+    def rows(self, steps: int) -> int:
+        """Return how many of its rows are known after this many steps."""
+        return steps // self.every
 
     @property
     def path(self) -> str:
@@ -41,7 +52,7 @@ class Variable:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes per step."""
+        """Bytes per row."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
@@ -108,26 +119,35 @@ class MemorySink:
 
         groups = dict.fromkeys([*self.attrs, *self.arrays])
         root = self.dataset("").set_coords([n for n in ("step", "trial") if n in self.dataset("")])
-        rest = {f"/{group}": self.dataset(group) for group in groups if group}
+        rest = {}
+        for group in filter(None, groups):
+            ds = self.dataset(group)
+            rest[f"/{group}"] = ds.set_coords(ds.attrs.pop("coordinates", "").split())
         return xr.DataTree.from_dict({"/": root, **rest})
 
 
 def layout(source: Source, tracks: Sequence[Track], states: States) -> Iterator[Variable]:
-    """Yield every variable of a run that has a step axis.
+    """Yield every variable of a run that has a step axis, or one of keyframes.
 
     Parameters
     ----------
     source, tracks
         What will be run; the source must have a length.
-    states : "every" or "final"
-        Whether state variables are kept at every step.
+    states : "every", "final" or "keyframes"
+        Which states are kept. Between keyframes nothing of a solver is: it follows from the stream.
     """
     assert source.steps is not None
     lead = (source.steps, source.trials)
     for name, array in source.sample.items():
         dims = ("step", "trial", *source.dims[name])
         yield Variable("stream", name, dims, (*lead, *array.shape[2:]), array.dtype)
-    for track in tracks:
+    for track in tracks if states == "keyframes" else ():
+        n = track.keyframes
+        for name, x in track.recorded().items():
+            dims = ("keyframe", *track.dims[name][1:])
+            shape = (source.steps // n, *x.shape)
+            yield Variable(f"keyframes/{track.label}", name, dims, shape, _numpy_dtype(x), n)
+    for track in tracks if states != "keyframes" else ():
         shapes = {
             name: ((*lead, track.sizes["value"]), track.dtype) for name in ("prediction", "output")
         }
@@ -147,10 +167,15 @@ def _numpy_dtype(array: Any) -> np.dtype[Any]:
 
 
 def shard_steps(variables: Sequence[Variable], steps: int) -> int:
-    """Return how many steps to buffer: a power of two, about 8 MiB over all variables."""
-    row = sum(v.row_bytes for v in variables) or 1
+    """Return how many steps to buffer, about 8 MiB over all variables.
+
+    A power of two, times the steps between keyframes if it holds some: then whole ones are written.
+    """
+    row = math.ceil(sum(v.row_bytes / v.every for v in variables)) or 1
     fits = max(1, min(SHARD_BYTES // row, SHARD_STEPS))
-    return int(min(2 ** int(math.log2(fits)), 2 ** math.ceil(math.log2(max(steps, 1)))))
+    n = max((v.every for v in variables), default=1)
+    n = n if n <= min(fits, steps) else 1
+    return int(n * min(2 ** int(math.log2(fits // n)), 2 ** math.ceil(math.log2(max(steps / n, 1)))))
 
 
 def block_steps(source: Source, tracks: Sequence[Track]) -> int:
@@ -158,6 +183,8 @@ def block_steps(source: Source, tracks: Sequence[Track]) -> int:
     stepped = [track for track in tracks if track.kernel == "loop"]
     held = [track for track in tracks if track.record or track in stepped]
     variables = [*layout(source, tracks, "final"), *layout(source, held, "every")]
+    if any(track.keyframes for track in tracks):
+        variables += [v for v in layout(source, tracks, "keyframes") if v.every > 1]
     fits = shard_steps(variables, source.steps or 0)
     return min(fits, BLOCK_STEPS) if stepped else fits
 
@@ -174,8 +201,8 @@ class Recorder:
         Where to.
     source, tracks
         What is being run.
-    states : "every" or "final"
-        Whether state variables are kept at every step or only at the end.
+    states : "every", "final" or "keyframes"
+        Whether states are kept at every step, only at the end, or after every n steps.
     shard : int, optional
         Steps per write. None writes each frame as it comes, at once.
     """
@@ -203,6 +230,12 @@ class Recorder:
             self.put("stream", name, ("trial", *source.dims[name]), fact)
         none = Tokens(0, source.sample)
         for track in tracks:
+            if states == "keyframes":
+                n, group = track.keyframes, f"keyframes/{track.label}"
+                sink.describe(f"solvers/{track.label}", {"keyframes": n})
+                sink.describe(group, {"keyframes": n, "coordinates": "keyframe_step"})
+                marks = n * np.arange(1, (source.steps or 0) // n + 1)
+                self.put(group, "keyframe_step", ("keyframe",), marks)
             for name, binding in track.bindings.items():
                 if "step" not in binding.dims:
                     values = binding.recorded(binding.block(none))
@@ -222,12 +255,16 @@ class Recorder:
             )
         sources: dict[str, Mapping[str, np.ndarray]] = {"stream": frame.tokens.arrays}
         sources |= {f"solvers/{label}": trace.variables for label, trace in frame.traces.items()}
-        every = {v.path: sources[v.group][v.name] for v in self.variables}
+        sources |= {f"keyframes/{label}": trace.keyframes for label, trace in frame.traces.items()}
         done, n = 0, len(frame.tokens)
         while done < n:
             room = (self._shard or n) - self._filled
             take = min(n - done, room)
-            rows = {path: x[done : done + take] for path, x in every.items()}
+            start, rows = frame.start + done, {}
+            for v in self.variables:
+                first = v.rows(frame.start)
+                span = slice(v.rows(start) - first, v.rows(start + take) - first)
+                rows[v.path] = sources[v.group][v.name][span]
             if take == room and not self._filled:
                 # A whole shard as it stands: only the stream's arrays are copied, for a generator
                 # may use them again while they wait to be written.
@@ -240,11 +277,13 @@ class Recorder:
     def _keep(self, rows: Mapping[str, np.ndarray], count: int) -> None:
         """Copy rows into the buffers, and hand these over when they are full."""
         assert self._shard is not None
-        for v in self.variables if not self._filled else ():
-            # New ones each time: the last may still be waiting to be written.
-            self._buffers[v.path] = np.empty((self._shard, *v.shape[1:]), dtype=v.dtype)
-        for path, x in rows.items():
-            self._buffers[path][self._filled : self._filled + count] = x
+        for v in self.variables:
+            first, at = v.rows(self._start), v.rows(self._start + self._filled)
+            if not self._filled:
+                # New ones each time: the last may still be waiting to be written.
+                room = v.rows(self._start + self._shard) - first
+                self._buffers[v.path] = np.empty((room, *v.shape[1:]), dtype=v.dtype)
+            self._buffers[v.path][at - first : at - first + len(rows[v.path])] = rows[v.path]
         self._filled += count
         if self._filled == self._shard:
             self.flush()
@@ -253,7 +292,8 @@ class Recorder:
         """Hand over what is buffered."""
         if self._filled:
             count, self._filled = self._filled, 0
-            self._hand_over({path: x[:count] for path, x in self._buffers.items()}, count)
+            known = {v: v.rows(self._start + count) - v.rows(self._start) for v in self.variables}
+            self._hand_over({v.path: self._buffers[v.path][:n] for v, n in known.items()}, count)
 
     def _hand_over(self, rows: Mapping[str, np.ndarray], count: int) -> None:
         self._wait()
@@ -274,9 +314,9 @@ class Recorder:
     def _commit(self, rows: Mapping[str, np.ndarray], count: int) -> None:
         """Write rows of every variable, then move the mark."""
         for v in self.variables:
-            self._sink.write(v, self.committed, rows[v.path])
-        self.committed += count
-        self._sink.commit(self.committed)
+            self._sink.write(v, v.rows(self.committed), rows[v.path])
+        self._sink.commit(self.committed + count)
+        self.committed += count  # only now: where the mark could not be moved, all is repeated
 
     def close(self, complete: bool = True) -> None:
         """Write the rest, and what is only known at the end.
@@ -304,7 +344,7 @@ class Recorder:
                 if isinstance(x, Rows)
             }
             for name, array in track.arrays().items():
-                if name in rows:
+                if name in rows and self._states != "keyframes":
                     self.put(group, name, ("row", "trial", *track.state_dims[name][1:]), array)
                 elif final:
                     self.put(group, name, ("trial", *track.state_dims[name]), array)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from engine import coefficients, factories, registry, signatures
 from engine.api import Generator, Solver, View
@@ -29,6 +29,18 @@ class Probe(BaseModel):
     at: Literal["end"] = "end"
 
 
+class Keyframes(BaseModel):
+    """``record = { keyframes = n }``: the stream, and the state after every n writes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    keyframes: Annotated[int, Field(gt=0)]
+
+
+def _is_table(value: Any) -> str:
+    return "[table]" if isinstance(value, (Mapping, Keyframes)) else "[word]"
+
+
 class Table(BaseModel):
     """The top level of a scenario file."""
 
@@ -40,10 +52,23 @@ class Table(BaseModel):
     dtype: Literal["float32", "float64"] = "float64"
     backend: str = "numpy"
     kernel: Literal["auto", "loop", "numba", "chunk"] = "auto"
-    record: Literal["every", "final"] = "every"
+    record: Annotated[
+        Annotated[Literal["every", "final"], Tag("[word]")] | Annotated[Keyframes, Tag("[table]")],
+        Discriminator(_is_table),
+    ] = "every"
     stream: dict[str, Any]
     solvers: Annotated[dict[Label, dict[str, Any]], Field(min_length=1)]
     probes: dict[Label, Probe] = {}
+
+    @property
+    def states(self) -> Literal["every", "final", "keyframes"]:
+        """Which states are recorded."""
+        return "keyframes" if isinstance(self.record, Keyframes) else self.record
+
+    @property
+    def keyframes(self) -> int:
+        """Steps between keyframes; 0 if none are kept."""
+        return self.record.keyframes if isinstance(self.record, Keyframes) else 0
 
 
 @dataclass(frozen=True)
@@ -154,6 +179,8 @@ def _native(value: Any) -> Any:
 
 def _override(table: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
+    if parents == ["record"] and isinstance(table.get("record"), str):
+        del table["record"]  # a word, which the table that is asked for replaces
     for part in parents:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
@@ -185,12 +212,15 @@ def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path
 
 
 def _explain(error: Any) -> str:
-    *parents, last = (str(part) for part in error["loc"] if part != "[key]")
+    *parents, last = (str(part) for part in error["loc"] if str(part)[0] != "[")
     path, value = ".".join([*parents, last]), error["input"]
     if error["type"] == "extra_forbidden":
-        known = Probe.model_fields if parents else Table.model_fields
+        tables: dict[str, type[BaseModel]] = {"probes": Probe, "record": Keyframes}
+        known = (tables[parents[0]] if parents else Table).model_fields
         return f"{path} = {value!r}: no such key; {nearest(last, known)}"
     if error["type"] == "missing" or path == "solvers" and value == {}:
+        if parents:
+            return f'{path}: missing; write record = "every", "final" or {{ keyframes = 64 }}'
         return f"{path}: missing; a scenario needs [stream] and [solvers.<label>]"
     if error["type"] == "string_pattern_mismatch":
         return (

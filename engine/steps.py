@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,26 @@ class Block:
     writes: Mapping[str, Array]
     reads: Mapping[str, Array]
     record: bool = True
+
+    def cut(self, n: int) -> Iterator[Block]:
+        """Yield the pieces that end where a multiple of `n` steps is done; a last one may not."""
+        stop, begin = self.start + self.keys.shape[0], self.start
+        while True:
+            end = min(begin - begin % n + n, stop)
+            rows = slice(begin - self.start, end - self.start)
+
+            def own(x: Array, rows: slice = rows) -> Array:
+                return x if x.shape[0] == 1 else x[rows, ...]
+
+            yield replace(
+                self, start=begin, keys=self.keys[rows, ...], values=self.values[rows, ...],
+                queries=self.queries[rows, ...], mask=None if self.mask is None else self.mask[rows],
+                writes={name: own(x) for name, x in self.writes.items()},
+                reads={name: own(x) for name, x in self.reads.items()},
+            )  # fmt: skip
+            begin = end
+            if begin >= stop:
+                return
 
 
 class Advanced(NamedTuple):

@@ -59,13 +59,15 @@ class ZarrSink:
 
     def create(self, variable: Variable) -> None:
         """Preallocate a variable: appending would resize first and could be cut in between."""
-        row = max(variable.row_bytes, 1)
-        rows = self.shard if variable.dims[:1] == ("step",) else max((*variable.shape[:1], 1))
+        row, aligned = max(variable.row_bytes, 1), self.shard % variable.every == 0
+        rows = max((*variable.shape[:1], 1))
+        if variable.advances:  # where shards hold no whole rows, each row is a chunk
+            rows = max(1, self.shard // variable.every) if aligned else 1
         fits = max(1, CHUNK_BYTES // row)
-        chunk = min(rows, 2 ** int(math.log2(fits)))
+        chunk = _divisor(rows, fits) if variable.advances else min(rows, 2 ** int(math.log2(fits)))
         rest = tuple(max(n, 1) for n in variable.shape[1:])
         floating = variable.dtype.kind == "f"
-        sharded = variable.dims[:1] == ("step",) and chunk < rows
+        sharded = variable.advances and chunk < rows
         self._arrays[variable.path] = self._root.create_array(
             variable.path.lstrip("/"),
             shape=variable.shape,
@@ -105,6 +107,12 @@ class ZarrSink:
             # reads it, and warns when it is absent.
             warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
             zarr.consolidate_metadata(self._root.store)
+
+
+def _divisor(rows: int, wanted: int) -> int:
+    """Return the divisor of `rows` nearest in size to `wanted`: a shard is made of whole chunks."""
+    every = (d for d in range(1, rows + 1) if rows % d == 0)
+    return min(every, key=lambda d: abs(math.log(d / min(wanted, rows))))
 
 
 def check_free(path: Path, force: bool = False) -> None:
@@ -197,7 +205,11 @@ def open(path: str | Path) -> xr.DataTree:
     committed = int(attrs["committed"])
     if committed != tree.sizes.get("step", committed):
         tree = tree.map_over_datasets(
-            lambda ds: ds.isel(step=slice(committed), missing_dims="ignore")
+            lambda ds: ds.isel(
+                step=slice(committed),
+                keyframe=slice(committed // ds.attrs.get("keyframes", 1)),
+                missing_dims="ignore",
+            )
         )
     return tree
 

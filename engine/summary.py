@@ -26,8 +26,9 @@ class Row:
     solver : str
         Its label.
     error : float or None
-        Mean over trials and the last quarter of the steps; None if the run has no steps, or if a
-        trial diverged: a mean over those that did not would say nothing of the rule.
+        Mean over trials and the last quarter of the steps; None if the run has no steps, if its
+        predictions are not stored, or if a trial diverged: a mean over those that did not would say
+        nothing of the rule.
     error_kind : str
         "tracking error" or "prediction error".
     recall : mapping of str to float
@@ -87,14 +88,18 @@ def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
     steps = run["stream"].sizes["step"]
     rows = []
     for track in tracks:
-        curve = error_curve(run, track.label, start=steps - steps // 4 if steps >= 4 else 0)
+        error, kind = None, "prediction error"
+        if "prediction" in run[f"solvers/{track.label}"]:  # between keyframes nothing is stored
+            start = steps - steps // 4 if steps >= 4 else 0
+            curve = error_curve(run, track.label, start=start)
+            error, kind = _mean(curve.values), str(curve.name)
         diverged = track.diverged_at[track.diverged_at >= 0]
         probes = run["probes"].children if "probes" in run.children else {}
         rows.append(
             Row(
                 solver=track.label,
-                error=None if diverged.size else _mean(curve.values),
-                error_kind=str(curve.name),
+                error=None if diverged.size else error,
+                error_kind=kind,
                 recall={n: float(p[f"{track.label}/recalled"].mean()) for n, p in probes.items()},
                 diverged_at=int(diverged.min()) if diverged.size else None,
                 diverged_trials=int(diverged.size),

@@ -40,6 +40,8 @@ class Track:
         Where and in what precision to compute.
     record : bool
         Whether every state is wanted, or only the last.
+    keyframes : int
+        Steps between states that are wanted where not every one is; 0: none of them.
     kernel : str
         "auto", or the name of a form of the recurrence: "loop", "numba", "chunk".
     """
@@ -47,11 +49,12 @@ class Track:
     def __init__(
         self, label: str, solver: Solver, source: Source, bindings: Mapping[str, Binding],
         view: View | None, backend: Backend, dtype: str, record: bool = True, kernel: str = "auto",
+        keyframes: int = 0,
     ) -> None:  # fmt: skip
         self.label, self.solver, self.view = label, solver, view
         self.bindings = {name: b.on(source.sample) for name, b in bindings.items()}
         self.backend, self.dtype = backend, np.dtype(dtype)
-        self.record = record
+        self.record, self.keyframes = record, 0 if record else keyframes
         self.seconds, self.steps, self.trials = 0.0, 0, source.trials
         key, value = source.sample["keys"].shape[-1], source.sample["values"].shape[-1]
         where = (self.trials,), backend.xp, backend.dtype(dtype), backend.device
@@ -158,30 +161,56 @@ class Track:
     def advance(self, tokens: Tokens) -> Trace:
         """Fold a block of tokens into the state and return what happened at every step."""
         began = time.perf_counter()
-        with np.errstate(all="ignore"):  # what overflows is found below and named
+        with np.errstate(all="ignore"):  # what overflows is found and named
             try:
                 coefficients = {name: b.block(tokens) for name, b in self.bindings.items()}
             except InputError as error:  # a side channel that left the bounds under way
                 raise RunError(f"solver {self.label!r}: {error}") from error
-            prediction, output, states = self._steps(tokens, coefficients)
+            keys, values, queries = self._put(tokens)
+            device = {name: self._on_device(name, x) for name, x in coefficients.items()}
+            writes = {name: device[name] for name in self._writes}
+            reads = {name: device[name] for name in self._reads}
+            mask = tokens.arrays.get("mask")
+            block = Block(tokens.start, keys, values, queries, mask, writes, reads, self.record)
+            if self.keyframes:
+                prediction, output, states, frames = self._by_keyframes(block, tokens)
+            else:
+                (prediction, output, states), frames = self._steps(block, tokens), {}
+            if is_plain(self.solver):
+                self._note_correction(block)
         if len(tokens):
             self._last = {name: coefficients[name][-1:] for name in self._reads}
-        self._note_divergence(tokens, prediction, output, states)
         elapsed = time.perf_counter() - began
         self.seconds, self.steps = self.seconds + elapsed, self.steps + len(tokens)
         kept = {name: self.bindings[name].recorded(x) for name, x in coefficients.items()}
-        return Trace(prediction, output, states, kept, self.dims, elapsed)
+        return Trace(prediction, output, states, kept, self.dims, elapsed, frames)
+
+    def _by_keyframes(
+        self, block: Block, tokens: Tokens
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Run a block from keyframe to keyframe; return both reads, no states, and keyframes."""
+        n, parts = self.keyframes, []
+        held = {name: self.backend.get(x) for name, x in self.recorded().items()}
+        room = (block.start + len(tokens)) // n - block.start // n
+        frames = {name: np.empty((room, *x.shape), x.dtype) for name, x in held.items()}
+        for piece in block.cut(n):
+            begin = piece.start - block.start
+            end = begin + piece.keys.shape[0]
+            part = Tokens(piece.start, {k: x[begin:end] for k, x in tokens.arrays.items()})
+            parts.append(self._steps(piece, part)[:2])
+            if (block.start + end) % n == 0:
+                for name, x in self.recorded().items():
+                    frames[name][(block.start + end) // n - block.start // n - 1] = (
+                        self.backend.get(x)
+                    )
+        prediction, output = (np.concatenate(x) for x in zip(*parts, strict=True))
+        return prediction, output, {}, frames
 
     def _steps(
-        self, tokens: Tokens, coefficients: Mapping[str, np.ndarray]
+        self, block: Block, tokens: Tokens
     ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Run a block and return both reads and the states on the way, as NumPy arrays."""
-        keys, values, queries = self._put(tokens)
-        mask, get = tokens.arrays.get("mask"), self.backend.get
-        device = {name: self._on_device(name, x) for name, x in coefficients.items()}
-        writes = {name: device[name] for name in self._writes}
-        reads = {name: device[name] for name in self._reads}
-        block = Block(tokens.start, keys, values, queries, mask, writes, reads, self.record)
+        mask, get = block.mask, self.backend.get
         try:
             done = self._advance(self.solver, self.state, block, self.backend)
             if not done.states and not all(_finite(get(x)) for x in done.state):
@@ -192,8 +221,6 @@ class Track:
         except RunError as error:
             raise RunError(f"solver {self.label!r} {error}") from error
         self.state = done.state
-        if is_plain(self.solver):
-            self._note_correction(block)
         came = {"prediction": done.prediction, "output": done.output}
         states = self.backend.fetch({**done.states, **came})
         prediction, output = states.pop("prediction"), states.pop("output")
@@ -201,6 +228,7 @@ class Track:
             prediction[~mask] = np.nan  # nothing was to be predicted
             if "queries" not in tokens.arrays:
                 output[~mask] = np.nan  # nothing was asked
+        self._note_divergence(tokens, prediction, output, states)
         return prediction, output, states
 
     def _put(self, tokens: Tokens) -> tuple[Any, Any, Any]:
