@@ -175,7 +175,9 @@ def shard_steps(variables: Sequence[Variable], steps: int) -> int:
     fits = max(1, min(SHARD_BYTES // row, SHARD_STEPS))
     n = max((v.every for v in variables), default=1)
     n = n if n <= min(fits, steps) else 1
-    return int(n * min(2 ** int(math.log2(fits // n)), 2 ** math.ceil(math.log2(max(steps / n, 1)))))
+    return int(
+        n * min(2 ** int(math.log2(fits // n)), 2 ** math.ceil(math.log2(max(steps / n, 1))))
+    )
 
 
 def block_steps(source: Source, tracks: Sequence[Track]) -> int:

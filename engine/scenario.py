@@ -212,7 +212,8 @@ def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path
 
 
 def _explain(error: Any) -> str:
-    *parents, last = (str(part) for part in error["loc"] if str(part)[0] != "[")
+    tags = ("[key]", "[word]", "[table]")
+    *parents, last = (str(part) for part in error["loc"] if part not in tags)
     path, value = ".".join([*parents, last]), error["input"]
     if error["type"] == "extra_forbidden":
         tables: dict[str, type[BaseModel]] = {"probes": Probe, "record": Keyframes}

@@ -52,7 +52,8 @@ class Block:
 
             yield replace(
                 self, start=begin, keys=self.keys[rows, ...], values=self.values[rows, ...],
-                queries=self.queries[rows, ...], mask=None if self.mask is None else self.mask[rows],
+                queries=self.queries[rows, ...],
+                mask=None if self.mask is None else self.mask[rows],
                 writes={name: own(x) for name, x in self.writes.items()},
                 reads={name: own(x) for name, x in self.reads.items()},
             )  # fmt: skip

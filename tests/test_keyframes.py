@@ -9,7 +9,7 @@ from engine import recorder
 from engine.loop import loop
 from engine.sources import ArraySource
 
-from .loop_cases import SOLVERS, arrays, make_track
+from .loop_cases import arrays, make_track
 from .store_cases import SCENARIO, assert_same, flat, in_memory, plain
 
 
@@ -20,7 +20,9 @@ def assert_keyframes(got, every, n, steps=150, committed=None):
     labels = {p.split("/")[1] for p in every if p.startswith("solvers/")}
     for label in labels:
         marks = got[f"keyframes/{label}/keyframe_step"]
-        assert marks[0] == ("keyframe",) and marks[1].tolist() == [n * (i + 1) for i in range(count)]
+        assert marks[0] == ("keyframe",) and marks[1].tolist() == [
+            n * (i + 1) for i in range(count)
+        ]
         states = [p for p in got if p.startswith(f"keyframes/{label}/") and "_step" not in p]
         assert states
         for path in states:
