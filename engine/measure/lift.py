@@ -18,6 +18,7 @@ def lift(
     out: Sequence[str] = (),
     sizes: dict[str, int] | None = None,
     over: str = "step",
+    dtype: Any = np.float64,
 ) -> Any:
     """Apply an array function along named dims where any argument is a DataArray.
 
@@ -25,7 +26,7 @@ def lift(
     ----------
     function : callable
         Takes arrays whose trailing axes are `dims`, broadcasts over the axes before them and
-        returns one float64 array with trailing axes `out`.
+        returns one array with trailing axes `out`.
     dims : sequence of sequences of str
         Per argument, the names of the axes that the function works on.
     *args : array or DataArray
@@ -36,6 +37,8 @@ def lift(
         Lengths of those that no argument has.
     over : str
         The dim along which a large input is read in blocks of `BLOCK_BYTES`.
+    dtype : dtype
+        Of the result.
 
     Returns
     -------
@@ -56,7 +59,7 @@ def lift(
     def apply(*arrays: Any) -> Any:
         return xr.apply_ufunc(
             quiet, *arrays, input_core_dims=dims, output_core_dims=[out], dask="parallelized",
-            output_dtypes=[np.float64], dask_gufunc_kwargs={"output_sizes": sizes or {}},
+            output_dtypes=[dtype], dask_gufunc_kwargs={"output_sizes": sizes or {}},
         )  # fmt: skip
 
     cut = [x for x in named if over in x.dims]
