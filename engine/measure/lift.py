@@ -71,7 +71,7 @@ def lift(
     if inside or bare or total <= BLOCK_BYTES or any(x.chunks for x in named):
         return apply(*args)
     steps = cut[0].sizes[over]
-    block = max(1, steps * BLOCK_BYTES // total)
+    block = block_of(*cut, over=over)
     parts = []
     for start in range(0, steps, block):
         rows = {over: slice(start, start + block)}
@@ -79,3 +79,22 @@ def lift(
         part = [x.isel(rows).load() if hasattr(x, "dims") and over in x.dims else x for x in args]
         parts.append(apply(*part))
     return xr.concat(parts, over)
+
+
+def block_of(*arrays: Any, over: str = "step") -> int:
+    """Return how many steps of these DataArrays together are read at a time.
+
+    Parameters
+    ----------
+    *arrays : DataArray
+        Those with the dim count.
+    over : str
+        The dim that is cut into blocks.
+
+    Returns
+    -------
+    int
+        As many as `BLOCK_BYTES` hold, at least 1.
+    """
+    row = sum(x.nbytes // max(x.sizes[over], 1) for x in arrays if over in x.dims)
+    return int(max(1, BLOCK_BYTES // max(row, 1)))

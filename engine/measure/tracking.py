@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.api import View
-from engine.measure.lift import lift
+from engine.measure.lift import block_of, lift
 from engine.measure.runs import mapped, view_of
 
 if TYPE_CHECKING:
@@ -81,8 +81,156 @@ def smooth(x: Any, window: int) -> Any:
     return x.rolling(step=window).mean().isel(step=slice(window - 1, None))
 
 
+def steady_state(error: Any, /, share: float = 0.25) -> Any:
+    """Return the mean error over the last part of the steps, trial by trial.
+
+    Parameters
+    ----------
+    error : array (step, ...), or DataArray with dim step
+        Such as a tracking error.
+    share : float
+        Of the steps, in (0, 1], at least one.
+
+    Returns
+    -------
+    array (...), or DataArray without this dim
+        Where a step is not finite so is the mean. `statistics.estimate` makes an interval of it.
+
+    Raises
+    ------
+    ValueError
+        If the share is outside (0, 1].
+
+    Examples
+    --------
+    >>> float(steady_state(np.array([9.0, 5.0, 3.0, 1.0]), 0.5))
+    2.0
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share = {share} must be in (0, 1]")
+    named = hasattr(error, "dims")
+    steps = error.sizes["step"] if named else len(error)
+    last = slice(steps - max(1, round(share * steps)), None)
+    if named:
+        return error.isel(step=last).mean("step", skipna=False)
+    return np.asarray(error)[last].mean(axis=0)
+
+
+def lag(S: Any, target_map: Any, /, longest: int = 100) -> Any:
+    """Return the number of steps by which a fit trails its target.
+
+    That is the L, from 0 to `longest`, at which the mean over steps of |S_t - W_(t-L)|^2 is least.
+    A mean of past maps with weights w_a, such as that of least squares which forgets, trails a
+    random walk by the median of its weights.
+
+    Parameters
+    ----------
+    S, target_map : array (step, ..., key, value), or DataArray with these dims
+        Recorded state and the map that made the values, of more than `longest` steps.
+    longest : int
+        The largest lag that is looked for. The first `longest` steps count in no mean.
+
+    Returns
+    -------
+    array (...), or DataArray without these dims
+        `longest` itself says that the lag may be longer; NaN where a state is not finite.
+
+    Raises
+    ------
+    ValueError
+        If there are no more than `longest` steps.
+
+    Examples
+    --------
+    >>> W = np.cumsum(np.random.default_rng(0).normal(size=(300, 4, 1)), axis=0)
+    >>> float(lag(np.roll(W, 7, axis=0), W, longest=20))
+    7.0
+    """
+    named = hasattr(S, "dims")
+    steps = S.sizes["step"] if named else len(S)
+    if steps <= longest:
+        raise ValueError(f"longest = {longest}: there are only {steps} steps")
+
+    def rows(x: Any, start: int, stop: int) -> Any:
+        if not named:
+            return x[start:stop]
+        return x.isel(step=slice(start, stop)).transpose("step", ...).load()
+
+    def square(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.asarray(np.sum((a - b) ** 2, axis=(-2, -1)))
+
+    total: Any = [0.0] * (longest + 1)
+    block = max(block_of(S, target_map) if named else steps, longest)
+    for start in range(longest, steps, block):
+        stop = min(start + block, steps)
+        a, b = rows(S, start, stop), rows(target_map, start - longest, stop)
+        for i in range(longest + 1):
+            end = stop - start + longest - i
+            shifted = b.isel(step=slice(longest - i, end)) if named else b[longest - i : end]
+            error = lift(square, [["key", "value"]] * 2, a, shifted)
+            total[i] = total[i] + (error.sum("step", skipna=False) if named else error.sum(axis=0))
+
+    def least(*sums: np.ndarray) -> np.ndarray:
+        stacked = np.stack(np.broadcast_arrays(*sums), axis=-1)
+        found = np.argmin(np.where(np.isfinite(stacked), stacked, np.inf), axis=-1)
+        return np.where(np.isfinite(stacked).all(-1), found, np.nan)
+
+    return lift(least, [[]] * len(total), *total)
+
+
+def recovery_time(error: Any, switch: int, level: Any, /, hold: int = 1) -> Any:
+    """Return the steps from a switch of the target until the error is down at a level again.
+
+    Parameters
+    ----------
+    error : array (step, ...), or DataArray with dim step
+        Such as a tracking error, perhaps smoothed.
+    switch : int
+        First step of the new target.
+    level : float, array (...), or DataArray
+        What the error must be at or below: for instance its steady state before the switch.
+    hold : int
+        For how many steps in a row.
+
+    Returns
+    -------
+    array (...), or DataArray without dim step
+        0 if the error is down at the switch itself; NaN if it is not down before the end.
+
+    Raises
+    ------
+    ValueError
+        If the switch is not one of the steps.
+
+    Examples
+    --------
+    >>> float(recovery_time(np.array([0.1, 4.0, 2.0, 1.0, 0.5]), 1, 1.0))
+    2.0
+    """
+    named = hasattr(error, "dims")
+    steps = error.sizes["step"] if named else len(error)
+    if not 0 <= switch < steps:
+        raise ValueError(f"switch = {switch} must be one of the {steps} steps")
+    after = error.isel(step=slice(switch, None)) if named else np.moveaxis(error[switch:], 0, -1)
+
+    def first(e: np.ndarray, bound: np.ndarray) -> np.ndarray:
+        down = e <= np.asarray(bound)[..., None]
+        if down.shape[-1] < hold:
+            return np.full(down.shape[:-1], np.nan)
+        kept = np.lib.stride_tricks.sliding_window_view(down, hold, axis=-1).all(-1)
+        return np.where(kept.any(-1), np.argmax(kept, axis=-1), np.nan)
+
+    if named and after.chunks:
+        after = after.chunk(step=-1)
+    return lift(first, [["step"], []], after, level)
+
+
 def error_curve(
-    run: xr.DataTree, label: str, start: int = 0, block: int = 4096, kind: str | None = None
+    run: xr.DataTree,
+    label: str,
+    start: int = 0,
+    block: int | None = None,
+    kind: str | None = None,
 ) -> xr.DataArray:
     """Return the error of one solver of a run at every step from `start` on.
 
@@ -94,8 +242,8 @@ def error_curve(
         The solver's label.
     start : int
         First step.
-    block : int
-        Steps that are read at a time.
+    block : int, optional
+        Steps that are read at a time; default: as many as fit into `lift.BLOCK_BYTES`.
     kind : "prediction error", optional
         Ask for that one even where the tracking error is known.
 
@@ -121,6 +269,7 @@ def error_curve(
     # The target maps the stream's keys to its values, not what a view makes of them.
     if tracks and view is None and kind is None:
         name, measure, a, b = "tracking error", tracking_error, solver["S"], stream["target_map"]
+    block = block or block_of(a, b)
     parts = []
     for begin in range(start, max(a.sizes["step"], start + 1), block):
         steps = slice(begin, begin + block)
