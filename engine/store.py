@@ -99,6 +99,12 @@ class ZarrSink:
         """Move the mark: called after every variable is written."""
         self._root.update_attributes({"committed": steps})
 
+    def fit(self, steps: int) -> None:
+        """Give back the room behind the first `steps` steps."""
+        for array in self._arrays.values():
+            if array.metadata.dimension_names[:1] == ("step",):
+                array.resize((steps, *array.shape[1:]))
+
     def close(self, status: str) -> None:
         """Set the final status and consolidate the metadata."""
         self._root.update_attributes({"status": status})
