@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.core.buffer import default_buffer_prototype
 
 from engine.errors import InputError
 from engine.recorder import Variable
+from engine.shards import Shards, chunks_per_shard, replace
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -33,7 +35,7 @@ class ZarrSink:
     path : Path
         A folder that does not exist yet.
     shard : int
-        Steps per write: the shards of every variable with a step axis.
+        Steps per write: whole chunks of every variable with a step axis.
     force : bool
         Replace a store that is there. Anything else that is there is left alone.
 
@@ -55,29 +57,40 @@ class ZarrSink:
         self._root.update_attributes(
             {"format": FORMAT, "committed": 0, "status": "running", "writer": writer}
         )
+        self._path = path
         self._arrays: dict[str, Any] = {}
+        self._shards: dict[str, Shards] = {}
 
     def create(self, variable: Variable) -> None:
         """Preallocate a variable: appending would resize first and could be cut in between."""
-        row, aligned = max(variable.row_bytes, 1), self.shard % variable.every == 0
+        row, name = max(variable.row_bytes, 1), variable.path.lstrip("/")
+        aligned = self.shard % variable.every == 0
         rows = max((*variable.shape[:1], 1))
-        if variable.advances:  # where shards hold no whole rows, each row is a chunk
+        if variable.advances:  # where a write holds no whole rows, each row is a chunk
             rows = max(1, self.shard // variable.every) if aligned else 1
         fits = max(1, CHUNK_BYTES // row)
         chunk = _divisor(rows, fits) if variable.advances else min(rows, 2 ** int(math.log2(fits)))
         rest = tuple(max(n, 1) for n in variable.shape[1:])
+        # Rows that were never written must not look like numbers.
         floating = variable.dtype.kind == "f"
-        sharded = variable.advances and chunk < rows
+        fill = float("nan") if floating else 0
+        shards: Any = None
+        if variable.advances:
+            count = chunks_per_shard(chunk * row, -(-variable.shape[0] // chunk))
+            folder = self._path / name
+            self._shards[variable.path] = Shards(folder, chunk, count, rest, variable.dtype, fill)
+            shards = {"shape": (chunk * count, *rest), "index_location": "start"}
         self._arrays[variable.path] = self._root.create_array(
-            variable.path.lstrip("/"),
+            name,
             shape=variable.shape,
             dtype=variable.dtype,
             chunks=(chunk, *rest) if variable.shape else (),
-            shards=(rows, *rest) if sharded else None,
-            # Trajectories do not compress; ids and flags do. Both kinds of chunk are checksummed.
-            compressors=[Crc32cCodec()] if floating else [ZstdCodec(level=1, checksum=True)],
-            # Rows that were never written must not look like numbers.
-            fill_value=float("nan") if floating else 0,
+            shards=shards,
+            # Trajectories do not compress; facts may. Both kinds of chunk are checksummed.
+            compressors=[
+                Crc32cCodec() if floating or shards else ZstdCodec(level=1, checksum=True)
+            ],
+            fill_value=fill,
             dimension_names=variable.dims,
             config={"write_empty_chunks": True},
         )
@@ -85,7 +98,9 @@ class ZarrSink:
     def write(self, variable: Variable, start: int, rows: np.ndarray) -> None:
         """Write rows from `start` on."""
         array = self._arrays[variable.path]
-        if not variable.shape:
+        if variable.path in self._shards:
+            self._shards[variable.path].write(start, rows)
+        elif not variable.shape:
             array[...] = rows
         elif len(rows):
             array[start : start + len(rows)] = rows
@@ -97,13 +112,11 @@ class ZarrSink:
 
     def commit(self, steps: int) -> None:
         """Move the mark: called after every variable is written."""
-        self._root.update_attributes({"committed": steps})
-
-    def fit(self, steps: int) -> None:
-        """Give back the room behind the first `steps` steps."""
-        for array in self._arrays.values():
-            if array.metadata.dimension_names[:1] == ("step",):
-                array.resize((steps, *array.shape[1:]))
+        metadata = self._root.metadata
+        metadata.attributes["committed"] = steps
+        # zarr's own text; putting it in place through zarr takes longer than writing a chunk.
+        (text,) = metadata.to_buffer_dict(default_buffer_prototype()).values()
+        replace(self._path / "zarr.json", text.to_bytes())
 
     def close(self, status: str) -> None:
         """Set the final status and consolidate the metadata."""
@@ -116,7 +129,7 @@ class ZarrSink:
 
 
 def _divisor(rows: int, wanted: int) -> int:
-    """Return the divisor of `rows` nearest in size to `wanted`: a shard is made of whole chunks."""
+    """Return the divisor of `rows` nearest in size to `wanted`: a write is of whole chunks."""
     every = (d for d in range(1, rows + 1) if rows % d == 0)
     return min(every, key=lambda d: abs(math.log(d / min(wanted, rows))))
 

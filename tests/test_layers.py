@@ -17,9 +17,9 @@ LAYERS = (
         "cards", "measure", "steps", "compiled", "chunkwise", "kernels",
     },
     {"frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes",
-        "push", "live", "liveframes", "midway",
+        "push",
     },
-    {"store", "summary"},
+    {"shards", "store", "summary"},
     {"figures", "printing", "commands", "cli", "testing"},
 )  # fmt: skip
 LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
