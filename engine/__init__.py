@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.errors import EngineError, InputError, PluginWarning, RunError, StabilityWarning
-    from engine.experiment import run, stream
+    from engine.experiment import run
     from engine.factories import generator, generators, solver, solvers, view, views
+    from engine.live import stream
     from engine.push import memory
     from engine.simulation import simulate
     from engine.store import open
@@ -31,7 +32,7 @@ _HOMES = {
     "simulate": "simulation",
     "solver": "factories",
     "solvers": "factories",
-    "stream": "experiment",
+    "stream": "live",
     "view": "factories",
     "views": "factories",
 }

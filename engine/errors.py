@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,23 @@ def at(where: str) -> Iterator[None]:
         yield
     except EngineError as error:
         raise type(error)(f"{where}: {error}") from error
+
+
+def whole(name: str, n: Any, least: int = 1) -> int:
+    """Return a whole number, or refuse it.
+
+    Raises
+    ------
+    InputError
+        If it is something else, a bool, or below `least`.
+    """
+    try:
+        number = operator.index(n)
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(n, bool):
+        raise InputError(f"{name} = {n!r} must be a whole number, {least} or more")
+    return number
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -85,38 +85,6 @@ def prepare(
     return Plan(made, source, tracks)
 
 
-def stream(
-    scenario: str | Path | Mapping[str, Any], every: int = 1, **overrides: Any
-) -> Iterator[Frame]:
-    """Yield live frames of a scenario; nothing is stored.
-
-    Parameters
-    ----------
-    scenario : str, Path or mapping
-        Path of a TOML file, name of a shipped scenario, or what such a file would hold.
-    every : int
-        Steps per frame.
-    **overrides
-        As for `run`.
-
-    Returns
-    -------
-    iterator of Frame
-        ``frame.tokens``, ``frame.traces[label]`` as arrays, ``frame[label]`` as a Dataset. A
-        stream whose generator is endless goes on until the caller stops.
-
-    Examples
-    --------
-    >>> frame = next(stream("rebinding", every=4))
-    >>> frame.stop, frame.traces["delta"].output.shape
-    (4, (4, 50, 64))
-    """
-    if every < 1:
-        raise InputError(f"every = {every} must be at least 1")
-    plan = prepare(scenario, overrides, live=True)
-    return loop(plan.source, plan.tracks, every)
-
-
 def run(
     scenario: str | Path | Mapping[str, Any], out: str | Path | None = None, **overrides: Any
 ) -> xr.DataTree:
@@ -229,7 +197,7 @@ def execute(
     complete, status, recorder = False, "failed", None
     try:
         with uninterrupted():
-            _describe(plan, sink)
+            describe(plan, sink)
             recorder = Recorder(sink, plan.source, plan.tracks, scenario.table.states, shard)
         try:
             for frame in loop(plan.source, plan.tracks, block):
@@ -238,7 +206,7 @@ def execute(
                     recorder.write(frame)
                 for consumer in consumers:
                     consumer(frame)
-            _probe(plan, recorder, written)
+            probe(plan, recorder, written)
             complete = True
         finally:
             with uninterrupted():
@@ -255,7 +223,7 @@ def execute(
             sink.close(status)
 
 
-def _describe(plan: Plan, sink: MemorySink | ZarrSink) -> None:
+def describe(plan: Plan, sink: MemorySink | ZarrSink) -> None:
     """Say what is being run before anything of it is stored."""
     scenario = plan.scenario
     sink.describe("", {
@@ -288,7 +256,7 @@ def uninterrupted() -> Iterator[None]:
             old(*caught[0])
 
 
-def _probe(plan: Plan, recorder: Recorder, written: Written) -> None:
+def probe(plan: Plan, recorder: Recorder, written: Written) -> None:
     """Ask what the scenario's probes ask and record the answers."""
     for name in plan.scenario.table.probes if plan.source.steps else ():
         asked = written.asked()

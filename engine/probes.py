@@ -51,9 +51,14 @@ class Written:
                 # A copy: a generator may use its arrays again for the next block.
                 parts.append(np.array(frame.tokens.arrays[name]))
 
-    def asked(self) -> Asked:
-        """Return every key written so far, with its present binding."""
-        kept = {name: np.concatenate(parts) for name, parts in self._kept.items() if parts}
+    @property
+    def blocks(self) -> int:
+        """How many frames were kept."""
+        return len(self._kept["keys"])
+
+    def asked(self, blocks: int | None = None) -> Asked:
+        """Return every key written so far, or up to that many frames, and its binding by then."""
+        kept = {n: np.concatenate(parts[:blocks]) for n, parts in self._kept.items() if parts}
         keys = kept["keys"]
         steps = np.broadcast_to(np.arange(len(keys))[:, None], keys.shape[:2])
         written = kept.get("mask", np.ones_like(steps, dtype=bool))

@@ -13,7 +13,7 @@ from engine import factories, registry, signatures
 from engine.api import Rows, Solver, View
 from engine.backend import backend as get_backend
 from engine.coefficients import Binding
-from engine.errors import InputError, RunError, nearest
+from engine.errors import InputError, RunError, nearest, whole
 from engine.simulation import as_float, as_host, as_state, precision, state_dims
 from engine.sources import ArraySource, Tokens
 from engine.steps import copied
@@ -353,8 +353,8 @@ def memory(
     >>> m.read([1.0, 0.0]).tolist(), m.writes
     ([4.0], 2)
     """
-    sizes = {"key": _count("key", key), "value": _count("value", value)}
-    count = 1 if trials is None else _count("trials", trials)
+    sizes = {"key": whole("key", key), "value": whole("value", value)}
+    count = 1 if trials is None else whole("trials", trials)
     cls = registry.default().get("solver", solver).cls if isinstance(solver, str) else type(solver)
     if isinstance(solver, type) or not all(hasattr(cls, n) for n in ("init", "write", "read")):
         raise InputError(f"solver = {solver!r} must be a name, or made by engine.solver")
@@ -380,9 +380,3 @@ def memory(
     label = solver if isinstance(solver, str) else cls.__name__.lower()
     track = Track(label, rule, source, {}, seen, get_backend(backend), precision(dtype, []))
     return Memory(track, sizes["key"], sizes["value"], trials, given)
-
-
-def _count(name: str, n: Any) -> int:
-    if isinstance(n, (bool, np.bool_)) or not isinstance(n, (int, np.integer)) or n < 1:
-        raise InputError(f"{name} = {n!r} must be a whole number, 1 or more")
-    return int(n)

@@ -207,6 +207,8 @@ class Recorder:
         Whether states are kept at every step, only at the end, or after every n steps.
     shard : int, optional
         Steps per write. None writes each frame as it comes, at once.
+    first : int
+        The first step to come; the source then counts the steps from there on.
     """
 
     def __init__(
@@ -216,18 +218,19 @@ class Recorder:
         tracks: Sequence[Track],
         states: States,
         shard: int | None = None,
+        first: int = 0,
     ) -> None:
         self._sink, self._tracks, self._states, self._shard = sink, tracks, states, shard
         self.variables = list(layout(source, tracks, states))
         for variable in self.variables:
             sink.create(variable)
         self._buffers: dict[str, np.ndarray] = {}
-        self._start, self._filled, self.committed = 0, 0, 0
+        self._first, self._start, self._filled, self.committed = first, first, 0, 0
         self._writer = ThreadPoolExecutor(1, "writer") if shard else None
         self._pending: Future[None] | None = None
         self._handed: tuple[Mapping[str, np.ndarray], int] | None = None
-        for axis, length in (("step", source.steps), ("trial", source.trials)):
-            self.put("", axis, (axis,), np.arange(length or 0))
+        self.put("", "step", ("step",), np.arange(first, first + (source.steps or 0)))
+        self.put("", "trial", ("trial",), np.arange(source.trials))
         for name, fact in source.facts.items():
             self.put("stream", name, ("trial", *source.dims[name]), fact)
         none = Tokens(0, source.sample)
@@ -338,7 +341,7 @@ class Recorder:
         final = complete and self._states == "final"
         for track in self._tracks:
             group = f"solvers/{track.label}"
-            known = np.where(track.diverged_at < self.committed, track.diverged_at, -1)
+            known = np.where(track.diverged_at < self._start, track.diverged_at, -1)
             self.put(group, "diverged_at", ("trial",), known)
             rows = {
                 n

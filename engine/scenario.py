@@ -125,7 +125,7 @@ def load(
     registry.default()  # a missing folder of plugins is no fault of the scenario's
     if isinstance(scenario, Mapping):
         name, where, text, folder = "scenario", "scenario", "", Path()
-        table = _native(scenario)
+        table = native(scenario)
     else:
         path = _find(scenario)
         name, where, folder = path.stem, str(path), path.parent
@@ -138,7 +138,7 @@ def load(
     with at(where):
         for key, value in (overrides or {}).items():
             with at(f"override {key} = {value!r}"):
-                _override(table, key, _native(value))
+                _override(table, key, native(value))
         return _resolve(name, where, text, table, folder)
 
 
@@ -168,12 +168,12 @@ def _read(path: Path) -> str:
         raise InputError(f"cannot be read: {error.strerror}") from error
 
 
-def _native(value: Any) -> Any:
+def native(value: Any) -> Any:
     """Return a copy with the types that TOML has: NumPy's numbers, and tuples, are Python's too."""
     if isinstance(value, Mapping):
-        return {key: _native(x) for key, x in value.items()}
+        return {key: native(x) for key, x in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_native(x) for x in value]
+        return [native(x) for x in value]
     return value.item() if isinstance(value, (np.number, np.bool_)) else value
 
 
@@ -206,8 +206,8 @@ def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path
     entries, solvers = {}, {}
     for label, options in table.solvers.items():
         entries[label], solvers[label] = _entry(label, options)
-    plain = table.model_dump(exclude={"stream", "solvers"})
-    resolved = {**plain, "stream": stream, "solvers": solvers}
+    top = table.model_dump(exclude={"stream", "solvers"})
+    resolved = {**top, "stream": stream, "solvers": solvers}
     return Scenario(name, where, text, table, generator, steps, entries, resolved)
 
 
@@ -264,22 +264,22 @@ def _build(kind: str, name: str, where: str, options: dict[str, Any]) -> tuple[A
         text = str(error).removeprefix(f"{name}: ")
         of_option = text.partition(" = ")[0] in known
         raise InputError(f"{where}.{text}" if of_option else f"{where}: {error}") from error
-    return plugin, {n: _plain(getattr(plugin, n)) for n in known}
+    return plugin, {n: plain(getattr(plugin, n)) for n in known}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return an option as JSON can hold it: what JSON has no form for, as its text."""
     if isinstance(value, (np.ndarray, np.generic)):
         if value.dtype.kind in "biufU":
             value = value.tolist()
         elif isinstance(value, np.ndarray) and value.ndim:
-            return [_plain(x) for x in value]
+            return [plain(x) for x in value]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
-        return [_plain(x) for x in value]
+        return [plain(x) for x in value]
     if isinstance(value, Mapping):
-        return {str(k): _plain(x) for k, x in value.items()}
+        return {str(k): plain(x) for k, x in value.items()}
     return str(value)
 
 
@@ -332,7 +332,7 @@ def _entry(label: str, options: dict[str, Any]) -> tuple[Entry, dict[str, Any]]:
             bindings[coefficient] = coefficients.parse(
                 coefficient, d.spec, value, "read" in d.methods
             )
-        resolved[coefficient] = _plain(value)
+        resolved[coefficient] = plain(value)
     resolved = {"solver": name, "view": resolved_view, **resolved}
     return Entry(name, solver, bindings, view, info.source), resolved
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,6 +43,10 @@ class Tokens:
         return len(self.arrays["keys"])
 
 
+Size = int | Callable[[], int]
+"""Steps per block, or what says before each block how many it shall have."""
+
+
 class Source(Protocol):
     """A stream that can be read from its start any number of times."""
 
@@ -66,7 +70,7 @@ class Source(Protocol):
     def dims(self) -> Mapping[str, tuple[str, ...]]:
         """Dims of every variable and fact behind (step, trial) or (trial)."""
 
-    def blocks(self, size: int) -> Iterator[Tokens]:
+    def blocks(self, size: Size) -> Iterator[Tokens]:
         """Yield the stream in blocks of `size` steps, the last one shorter."""
 
 
@@ -103,11 +107,13 @@ class ArraySource:
         """Trailing dims of every variable."""
         return {name: tuple(STANDARD.get(name, "").split()) for name in self.arrays}
 
-    def blocks(self, size: int) -> Iterator[Tokens]:
+    def blocks(self, size: Size) -> Iterator[Tokens]:
         """Yield blocks of `size` steps."""
-        for start in range(0, self.steps or 0, size):
-            rows = {name: array[start : start + size] for name, array in self.arrays.items()}
-            yield Tokens(start, rows)
+        start, steps = 0, self.steps or 0
+        while start < steps:
+            stop = start + (size if isinstance(size, int) else size())
+            yield Tokens(start, {name: array[start:stop] for name, array in self.arrays.items()})
+            start = stop
 
 
 class GeneratorSource:
@@ -214,12 +220,13 @@ class GeneratorSource:
                     f"generator {name} drew {variable!r} as {now}, but as {first} for no steps"
                 )
 
-    def blocks(self, size: int) -> Iterator[Tokens]:
+    def blocks(self, size: Size) -> Iterator[Tokens]:
         """Yield blocks of `size` steps, drawn from the start."""
         draws = Draws(self._seed, self.trials)
         state, start = self._start(draws), 0
         while self.steps is None or start < self.steps:
-            stop = start + size if self.steps is None else min(start + size, self.steps)
+            stop = start + (size if isinstance(size, int) else size())
+            stop = stop if self.steps is None else min(stop, self.steps)
             state, arrays = self._draw(state, draws, range(start, stop))
             self._check(arrays, stop - start, type(self._generator).__name__.lower())
             yield Tokens(start, arrays)

@@ -118,6 +118,12 @@ class ZarrSink:
         (text,) = metadata.to_buffer_dict(default_buffer_prototype()).values()
         replace(self._path / "zarr.json", text.to_bytes())
 
+    def fit(self, steps: int) -> None:
+        """Give back the room behind the first `steps` steps."""
+        for array in self._arrays.values():
+            if array.metadata.dimension_names[:1] == ("step",):
+                array.resize((steps, *array.shape[1:]))
+
     def close(self, status: str) -> None:
         """Set the final status and consolidate the metadata."""
         self._root.update_attributes({"status": status})

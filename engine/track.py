@@ -74,9 +74,14 @@ class Track:
         self.state_dims = self._check()
         self.kernel = kernels.choose(solver, self.state, backend, kernel)
         self._advance = kernels.find(self.kernel)
-        declared = signatures.coefficients(type(solver))
-        given = [(name, d.methods) for name, d in declared.items() if name in bindings]
         self._last: dict[str, np.ndarray] = {}
+        self.bind({})
+
+    def bind(self, bindings: Mapping[str, Binding]) -> None:
+        """Bind some coefficients anew, from the next step on."""
+        self.bindings = {**self.bindings, **bindings}
+        declared = signatures.coefficients(type(self.solver))
+        given = [(name, d.methods) for name, d in declared.items() if name in self.bindings]
         self._reads = [name for name, methods in given if "read" in methods]
         self._writes = [name for name, methods in given if methods - {"read"}]
 

@@ -17,7 +17,7 @@ LAYERS = (
         "cards", "measure", "steps", "compiled", "chunkwise", "kernels",
     },
     {"frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes",
-        "push",
+        "push", "live", "liveframes", "midway",
     },
     {"shards", "store", "summary"},
     {"figures", "printing", "commands", "cli", "testing"},

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import engine
+
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -16,7 +18,7 @@ def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
 
 
-SIMULATE, PUSH, ANALYSE, PLUGIN = blocks("python")
+SIMULATE, PUSH, LIVE, ANALYSE, PLUGIN = blocks("python")
 SCENARIO, _ = blocks("toml")
 
 
@@ -34,12 +36,18 @@ def shell(command, folder, **env):
     return done.stdout
 
 
-@pytest.mark.parametrize("code", [SIMULATE, PUSH, ANALYSE], ids=["simulate", "push", "analyse"])
-def test_python_examples_run(code, capsys):
+@pytest.mark.parametrize(
+    "code", [SIMULATE, PUSH, LIVE, ANALYSE], ids=["simulate", "push", "live", "analyse"]
+)
+def test_python_examples_run(code, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     if code is PUSH:
         assert printed == "[3. 1.] (4, 2)\n[1.5 0.5]\n"
+    if code is LIVE:
+        assert [line.split()[0] for line in printed.splitlines()] == ["99", "199", "599", "699"]
+        assert engine.open("runs/rest.zarr").step.values.tolist() == list(range(500, 700))
     if code is ANALYSE:
         # The mean that the published drift study prints as .3 and its data give as .2968922229.
         assert abs(float(printed.split()[0]) - 0.2968922229) < 1e-9
