@@ -46,3 +46,29 @@ def view_of(solver: xr.Dataset, /) -> View | None:
 
     options = dict(solver.attrs.get("view") or {})
     return factories.build("view", options.pop("view"), options) if options else None
+
+
+def rule_of(solver: xr.Dataset, /) -> Any:
+    """Return the rule of a recorded solver, with its hyperparameters.
+
+    Parameters
+    ----------
+    solver : Dataset
+        Group `solvers/<label>` of a run.
+
+    Returns
+    -------
+    Solver
+        As `engine.solver` makes it.
+
+    Raises
+    ------
+    InputError
+        If no such plugin is installed.
+    """
+    from engine import factories
+
+    hyper = dict(solver.attrs.get("hyperparameters") or {})
+    # What was left at None is the plugin's own default, which a scenario could not have stated.
+    given = {name: x for name, x in hyper.items() if x is not None}
+    return factories.build("solver", solver.attrs["solver"], given)
