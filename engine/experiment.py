@@ -11,18 +11,19 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import coefficients
+from engine.answers import Prober
 from engine.backend import backend as get_backend
 from engine.errors import InputError, RunError, at
 from engine.frames import Frame
 from engine.loop import loop
-from engine.probes import Written, ask
+from engine.probes import Question, question
 from engine.recorder import MemorySink, Recorder, block_steps, layout, shard_steps
 from engine.scenario import Scenario, load
 from engine.sources import Fingerprint, GeneratorSource, Source
@@ -45,11 +46,12 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A scenario ready to run: its stream and its solvers in their empty state."""
+    """A scenario ready to run: its stream, its solvers in their empty state, its probes."""
 
     scenario: Scenario
     source: Source
     tracks: list[Track]
+    questions: list[Question] = field(default_factory=list)
 
 
 def prepare(
@@ -82,7 +84,11 @@ def prepare(
             with at(f"{made.where}: solvers.{label}.{name} = {value!r}"):
                 coefficients.check(binding, source.sample, source.trials, track.sizes)
         tracks.append(track)
-    return Plan(made, source, tracks)
+    questions = []
+    for name, probe in table.probes.items():
+        with at(f"{made.where}: probes.{name}"):
+            questions.append(question(name, probe, source))
+    return Plan(made, source, tracks, questions)
 
 
 def run(
@@ -190,23 +196,23 @@ def execute(
     block = block_steps(plan.source, plan.tracks)
     if shard:
         block = math.gcd(block, shard)
-    fingerprint, written = Fingerprint(), Written(plan.source)
-    consumers: list[Callable[[Frame], None]] = [watch] if watch else []
-    if scenario.table.probes:
-        consumers.append(written)
+    fingerprint = Fingerprint()
     complete, status, recorder = False, "failed", None
     try:
         with uninterrupted():
             describe(plan, sink)
             recorder = Recorder(sink, plan.source, plan.tracks, scenario.table.states, shard)
+            prober = Prober(plan.questions, plan.source, plan.tracks, sink)
         try:
             for frame in loop(plan.source, plan.tracks, block):
                 fingerprint.update(frame.tokens)
-                with uninterrupted():
-                    recorder.write(frame)
-                for consumer in consumers:
-                    consumer(frame)
-            probe(plan, recorder, written)
+                try:
+                    prober(frame)
+                finally:  # a probe that fails loses no step
+                    with uninterrupted():
+                        recorder.write(frame)
+                if watch:
+                    watch(frame)
             complete = True
         finally:
             with uninterrupted():
@@ -254,17 +260,6 @@ def uninterrupted() -> Iterator[None]:
         signal.signal(signal.SIGINT, old)
         if caught:
             old(*caught[0])
-
-
-def probe(plan: Plan, recorder: Recorder, written: Written) -> None:
-    """Ask what the scenario's probes ask and record the answers."""
-    for name in plan.scenario.table.probes if plan.source.steps else ():
-        asked = written.asked()
-        recorder.put(f"probes/{name}", "keys", ("query", "trial", "key"), asked.keys)
-        recorder.put(f"probes/{name}", "wanted", ("query", "trial"), asked.wanted)
-        for track in plan.tracks:
-            for variable, (dims, array) in ask(track, asked).items():
-                recorder.put(f"probes/{name}/{track.label}", variable, dims, array)
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.answers import last
 from engine.errors import InputError
 from engine.measure import error_curve, smooth
 
@@ -68,7 +69,9 @@ def report(run: xr.DataTree, folder: Path) -> list[Path]:
     except OSError as error:
         raise InputError(f"{folder} cannot be made a folder: {error.strerror}") from error
     picture, table = folder / f"{name}.png", folder / f"{name}.csv"
-    probes = run["probes"].children if "probes" in run.children else {}
+    asked = run.attrs["scenario"]["resolved"]["probes"]
+    probes = {n: last(p) for n, p in run["probes"].children.items()} if "probes" in run else {}
+    probes = {n: p for n, p in probes.items() if asked[n]["ask"] == "keys"}  # the rest has no age
     figure, panels = plt.subplots(
         1, 1 + len(probes), figsize=(8.0 + 6.0 * len(probes), 4.5), layout="constrained",
         squeeze=False,
@@ -79,8 +82,11 @@ def report(run: xr.DataTree, folder: Path) -> list[Path]:
             run.attrs["scenario"]["resolved"]["title"] or name, loc="left", fontsize=11
         )
         for axes, (probe, answers) in zip(panels[0, 1:], probes.items(), strict=True):
-            _recall(axes, list(curves), answers, run["stream"].sizes["step"])
-            axes.set_title(f"{probe}: every key asked for at the end", loc="left", fontsize=11)
+            stop = int(answers.coords.get("probe_step", run["stream"].sizes["step"]))
+            _recall(axes, list(curves), answers.isel(query=slice(stop)), stop)
+            axes.set_title(
+                f"{probe}: every key asked for after {stop} steps", loc="left", fontsize=11
+            )
         figure.savefig(picture, dpi=150)
     finally:
         plt.close(figure)

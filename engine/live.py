@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import Any
 
 from engine import coefficients, signatures
+from engine.answers import Written
 from engine.errors import InputError, at, nearest, whole
 from engine.experiment import Plan, prepare
 from engine.frames import Frame
 from engine.liveframes import LiveFrame
 from engine.midway import Recording
-from engine.probes import Written
 from engine.recorder import BLOCK_STEPS
 from engine.scenario import native, plain
 from engine.sources import Tokens
@@ -36,7 +36,7 @@ class Stream(Iterator[LiveFrame]):
 
     def __init__(self, plan: Plan, every: int) -> None:
         self.plan, self.step, self.every = plan, 0, every
-        self.written = Written(plan.source) if plan.scenario.table.probes else None
+        self.written = {q.name: Written(plan.source, q) for q in plan.questions}
         self._tracks = {track.label: track for track in plan.tracks}
         self._size = size = [every]  # of the next block
         self._blocks = plan.source.blocks(lambda: size[0])
@@ -55,9 +55,8 @@ class Stream(Iterator[LiveFrame]):
             self.close()
             raise StopIteration
         moments = {label: copy.copy(track) for label, track in self._tracks.items()}
-        kept = self.written.blocks if self.written else 0
         elapsed = time.perf_counter() - began
-        return LiveFrame(frame.tokens, frame.traces, elapsed, self, moments, kept)
+        return LiveFrame(frame.tokens, frame.traces, elapsed, self, moments)
 
     def skip(self, steps: int) -> int:
         """Go on by some steps without making frames.
@@ -203,8 +202,8 @@ class Stream(Iterator[LiveFrame]):
             tokens = Tokens(tokens.start, {n: x.copy() for n, x in tokens.arrays.items()})
             frame = Frame(tokens, {n: track.advance(tokens) for n, track in self._tracks.items()})
             self.step = frame.stop
-            if self.written is not None:
-                self.written(frame)
+            for written in self.written.values():
+                written(frame.tokens)
             if self._recording is not None and self._recording.write(frame):
                 self.stop_recording()
         except BaseException:  # some solvers are ahead of others: there is no next step
@@ -227,7 +226,7 @@ class Stream(Iterator[LiveFrame]):
         self._end()
         recording, self._recording = self._recording, None
         if recording is not None:
-            recording.close(None, complete=False)
+            recording.close({}, complete=False)
 
 
 def stream(scenario: str | Path | Mapping[str, Any], every: int = 1, **overrides: Any) -> Stream:
@@ -257,7 +256,7 @@ def stream(scenario: str | Path | Mapping[str, Any], every: int = 1, **overrides
     Notes
     -----
     A step is computed when its frame is asked for: a slow consumer costs no memory. A scenario
-    with probes keeps every pair, for they ask for all of them.
+    with probes keeps every pair that they may ask for; a recording answers those at the end.
 
     Examples
     --------

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.answers import ask
 from engine.api import Rows
 from engine.frames import Frame
 from engine.measure import mapped, prediction_error, tracking_error
-from engine.probes import Written, ask
 from engine.track import Track
 
 if TYPE_CHECKING:
@@ -67,23 +67,23 @@ class Measures:
 
     @cached_property
     def recall(self) -> dict[str, xr.DataArray]:
-        """By probe: the share, per trial, of the keys written so far that decode to their value."""
+        """By probe: the share, per trial, of what is asked that decodes to its present value."""
         import xarray as xr
 
         frame, shares = self._frame, {}
-        if not frame.probes or frame.written is None:
+        plan, written = frame.stream.plan, frame.stream.written
+        if not plan.questions:
             return {}
         track = copy.copy(frame.moments[self._label])
         state = frame.state(self._label)
         # As it was, even if the rule has since written into its state in place.
         track.restore({str(n): x.values for n, x in state.items()})
-        hit = ask(track, frame.written.asked(frame.kept))["recalled"][1]
-        share = np.full(hit.shape[1], np.nan)
-        for trial, column in enumerate(hit.T):
-            known = column[~np.isnan(column)]
-            share[trial] = known.mean() if known.size else np.nan
-        for probe in frame.probes:  # every probe asks for all keys
-            shares[probe] = xr.DataArray(share, dims="trial")
+        for q in plan.questions:
+            hit = ask(track, written[q.name].asked(frame.stop), q.decode)["recalled"][1]
+            known = ~np.isnan(hit)
+            with np.errstate(invalid="ignore"):  # nothing asked has no share
+                share = np.where(known, hit, 0.0).sum(0) / known.sum(0)
+            shares[q.name] = xr.DataArray(share, dims="trial")
         return shares
 
     def _over_steps(self, x: np.ndarray) -> xr.DataArray:
@@ -112,7 +112,6 @@ class LiveFrame(Frame):
     seconds: float
     stream: Stream = field(repr=False)
     moments: Mapping[str, Track] = field(repr=False)
-    kept: int = field(default=0, repr=False)
 
     @property
     def step(self) -> int:
@@ -128,11 +127,6 @@ class LiveFrame(Frame):
     def probes(self) -> list[str]:
         """Names of the scenario's probes."""
         return list(self.stream.plan.scenario.table.probes)
-
-    @property
-    def written(self) -> Written | None:
-        """Every pair so far, if the scenario has probes."""
-        return self.stream.written
 
     @cached_property
     def measures(self) -> Mapping[str, Measures]:

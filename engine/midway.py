@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from engine.answers import Written, answered
 from engine.coefficients import Binding
 from engine.errors import InputError, RunError
-from engine.experiment import Plan, describe, probe, store_sink, uninterrupted
+from engine.experiment import Plan, describe, store_sink, uninterrupted
 from engine.frames import Frame, Trace
-from engine.probes import Written
 from engine.recorder import Recorder
 from engine.sources import Fingerprint, Source, Tokens
 from engine.track import Track
@@ -85,6 +85,7 @@ class Recording:
             replace(plan.scenario, table=table, resolved=resolved),
             cast(Source, rest),
             cast(list[Track], list(self._tracks.values())),
+            [q for q in plan.questions if q.once],
         )
         self._sink = store_sink(self._plan, self.path, force)
         self._fingerprint = Fingerprint()
@@ -117,17 +118,18 @@ class Recording:
             raise self._unwritten(error) from error
         return left <= len(frame.tokens)
 
-    def close(self, written: Written | None, complete: bool = True) -> None:
+    def close(self, written: Mapping[str, Written], complete: bool = True) -> None:
         """Write the rest and end; a complete store holds the steps that were recorded and no more.
 
-        `written` holds the pairs that the scenario's probes ask for.
+        `written` holds what the scenario's probes ask about; those at the end are asked now.
         """
         status = "failed"
         try:
             with uninterrupted():
                 self._recorder.close(complete)
-                if complete and written is not None:
-                    probe(self._plan, self._recorder, written)
+                for q in self._plan.questions if complete else ():
+                    for row in answered(q, written[q.name].asked(), self._plan.tracks):
+                        self._recorder.put(*row)
                 self._sink.describe("stream", {"sha256": self._fingerprint.hexdigest()})
                 if complete and self._recorder.committed < self._steps:
                     self._sink.fit(self._recorder.committed)

@@ -1,88 +1,185 @@
-"""Probes: a read of a whole set of queries, and what each answer decodes to."""
+"""Probes as a scenario states them: what is asked, when, and how an answer is decoded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from engine.frames import Frame
-from engine.measure import mapped, recalled
+from engine.errors import InputError, nearest
 from engine.sources import Source
-from engine.track import Track
+
+Ask = Literal["keys", "codebook"]
+Decode = Literal["distance", "dot", "cosine"]
+LABELS_TAKEN = {"keys", "wanted", "probe_step"}
+"""What a probe stores beside its answers: no solver's label."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A set of queries and what would be right.
+class Probe(BaseModel):
+    """``[probes.<name>]``: read every key written so far, at the end of the run, or as it says.
 
     Parameters
     ----------
-    keys : array (query, trial, key)
-        What is asked.
-    wanted : array of int (query, trial)
-        Entry of the book that is bound to it now; -1 where the binding was replaced since.
-    book : array (trial, entry, value)
-        Every value that an answer may decode to; NaN marks none.
+    ask : "keys" or "codebook"
+        Every key written so far, or every entry of the generator's key book.
+    queries : str or list of lists
+        Ask these instead: a file (npy, npz, or a stored stream), or one list of numbers per query.
+    at, every, steps
+        When: at = "end", after every n steps, or after these numbers of steps.
+    decode : "distance", "dot" or "cosine"
+        By what the nearest value is found.
     """
 
-    keys: np.ndarray
-    wanted: np.ndarray
-    book: np.ndarray
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ask: Ask | None = None
+    queries: Any = None
+    at: Literal["end"] | None = None
+    every: Annotated[int, Field(gt=0)] | None = None
+    steps: Annotated[list[int], Field(min_length=1)] | None = None
+    decode: Decode = "distance"
+
+    @field_validator("queries")
+    @classmethod
+    def _numbers(cls, value: Any) -> Any:
+        rows = value if isinstance(value, list) else []
+        whole = all(
+            isinstance(row, list)
+            and len(row) == len(rows[0])
+            and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in row)
+            for row in rows
+        )
+        if not isinstance(value, str) and not (rows and whole):
+            raise ValueError("must be a path, or a list of lists of numbers, all of one length")
+        return value
+
+    @field_validator("steps")
+    @classmethod
+    def _increasing(cls, steps: list[int]) -> list[int]:
+        if any(b <= a for a, b in zip([0, *steps], steps, strict=False)):
+            raise ValueError("must be numbers of steps, each larger than the one before")
+        return steps
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Probe:
+        for names, default in ((("at", "every", "steps"), "end"), (("ask", "queries"), "keys")):
+            given = [name for name in names if getattr(self, name) is not None]
+            if len(given) > 1:
+                raise ValueError(f"has both {given[0]!r} and {given[1]!r}; give one of them")
+            if not given:
+                setattr(self, names[0], default)
+        return self
+
+    def beside(self, folder: Path) -> Probe:
+        """Return it with a path as this process finds it: relative to the scenario, if there."""
+        if not isinstance(self.queries, str):
+            return self
+        near = folder / self.queries
+        return self.model_copy(
+            update={"queries": str(near) if near.exists() else str(Path(self.queries))}
+        )
 
 
-class Written:
-    """A consumer of frames that keeps every pair, to ask for all of them at the end.
+@dataclass(frozen=True)
+class Question:
+    """A probe on a stream.
 
-    A probe over the whole stream holds the whole stream: memory is linear in its length.
+    Parameters
+    ----------
+    name : str
+        Name of the probe.
+    ask : str
+        "keys", "codebook" or "queries".
+    stops : tuple of int
+        Numbers of steps written when it is asked.
+    decode : str
+        "distance", "dot" or "cosine".
+    queries : array (query, trial, key), optional
+        What is asked; None asks for the keys written so far.
+    once : bool
+        Whether it is asked at the end only: its answers then have no dim `probe_step`.
     """
 
-    def __init__(self, source: Source) -> None:
-        self._facts = source.facts
-        self._kept: dict[str, list[np.ndarray]] = {
-            n: [] for n in ("keys", "values", "key_id", "value_id", "mask")
-        }
-
-    def __call__(self, frame: Frame) -> None:
-        """Keep a frame's pairs."""
-        for name, parts in self._kept.items():
-            if name in frame.tokens.arrays:
-                # A copy: a generator may use its arrays again for the next block.
-                parts.append(np.array(frame.tokens.arrays[name]))
-
-    @property
-    def blocks(self) -> int:
-        """How many frames were kept."""
-        return len(self._kept["keys"])
-
-    def asked(self, blocks: int | None = None) -> Asked:
-        """Return every key written so far, or up to that many frames, and its binding by then."""
-        kept = {n: np.concatenate(parts[:blocks]) for n, parts in self._kept.items() if parts}
-        keys = kept["keys"]
-        steps = np.broadcast_to(np.arange(len(keys))[:, None], keys.shape[:2])
-        written = kept.get("mask", np.ones_like(steps, dtype=bool))
-        latest = _latest(kept.get("key_id", steps), written)
-        if "value_book" in self._facts and "value_id" in kept:
-            book, entry = self._facts["value_book"], kept["value_id"]
-        else:  # without a book, the values that were written are one, in the order of writing
-            values = np.where(written[..., None], kept["values"], np.nan)
-            book, entry = np.swapaxes(values, 0, 1), steps
-        return Asked(keys, np.where(latest, entry, -1), book)
+    name: str
+    ask: str
+    stops: tuple[int, ...]
+    decode: str
+    queries: np.ndarray | None
+    once: bool
 
 
-def _latest(key_id: np.ndarray, written: np.ndarray) -> np.ndarray:
-    """Return where a step is the last to write its key."""
-    latest = np.zeros(key_id.shape, dtype=bool)
-    for trial in range(key_id.shape[1]):
-        rows = np.flatnonzero(written[:, trial])[::-1]
-        _, first = np.unique(key_id[rows, trial], return_index=True)
-        latest[rows[first], trial] = True
-    return latest
+def question(name: str, probe: Probe, source: Source) -> Question:
+    """Return a probe put to a stream; of one without an end, only listed steps are known.
+
+    Raises
+    ------
+    InputError
+        If the stream is too short, has no key book, or has keys of another length.
+    """
+    length, stops = source.steps, tuple(probe.steps or ())
+    if length is not None:
+        if stops and stops[-1] > length:
+            raise InputError(f"steps = {probe.steps}: the stream has only {length} steps")
+        if probe.every and 0 < length < probe.every:
+            raise InputError(f"every = {probe.every}: the stream has only {length} steps")
+        step = probe.every or length
+        stops = stops or (tuple(range(step, length + 1, step)) if length else ())
+    queries = None
+    if probe.ask == "codebook":
+        if "key_book" not in source.facts:
+            raise InputError(
+                'ask = "codebook": this stream has no key_book; ask = "keys" asks for every key '
+                "that was written"
+            )
+        queries = np.swapaxes(source.facts["key_book"], 0, 1)
+    elif probe.queries is not None:
+        queries = _given(probe.queries, source)
+    ask = probe.ask or "queries"
+    return Question(name, ask, stops, probe.decode, queries, probe.at == "end")
 
 
-def ask(track: Track, asked: Asked) -> Mapping[str, tuple[tuple[str, ...], np.ndarray]]:
-    """Return what a solver's present state answers: `read` and `recalled`, with their dims."""
-    read = track.ask(asked.keys)
-    hit = recalled(read, mapped(track.view, asked.book)[None], asked.wanted)
-    return {"read": (("query", "trial", "value"), read), "recalled": (("query", "trial"), hit)}
+def _given(queries: Any, source: Source) -> np.ndarray:
+    """Return given queries as (query, trial, key)."""
+    shown = queries if isinstance(queries, str) else "[...]"
+    array = _read(Path(queries)) if isinstance(queries, str) else np.asarray(queries, np.float64)
+    key, wanted = source.sample["keys"].shape[-1], (source.trials,)
+    whole = array.ndim in (2, 3) and array.shape[-1] == key and array.dtype.kind in "biuf"
+    if not whole or (array.ndim == 3 and array.shape[1] not in (1, source.trials)):
+        raise InputError(
+            f"queries = {shown}: {array.dtype} of shape {array.shape}; expected numbers of shape "
+            f"(query, {key}) or (query, {source.trials}, {key}): the stream's keys have length "
+            f"{key}, its trials are {source.trials}"
+        )
+    array = array[:, None] if array.ndim == 2 else array
+    full = np.broadcast_to(array, (len(array), *wanted, key))
+    return np.ascontiguousarray(full, dtype=np.float64)
+
+
+def _read(path: Path) -> np.ndarray:
+    """Return the queries of a file: an array, or "queries", or else "keys", of several."""
+    try:
+        if path.is_dir():
+            import xarray as xr
+
+            found: Any = xr.open_dataset(
+                path, engine="zarr", group="stream" if (path / "stream").is_dir() else None,
+                zarr_format=3, consolidated=False, chunks=None, decode_times=False,
+            )  # fmt: skip
+        else:
+            found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        names = [n for n in ("queries", "keys") if n in found] or list(found)
+        if names[:1] not in (["queries"], ["keys"]) and len(names) != 1:
+            raise InputError(f"queries = {path}: no array 'queries'; {nearest('', names)}")
+        return np.asarray(found[names[0]])
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise
+        there = "cannot be read" if path.exists() else "does not exist"
+        raise InputError(
+            f"queries = {path}: {there}; give an npy or npz file, or a stored stream ({error})"
+        ) from error

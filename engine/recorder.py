@@ -35,6 +35,8 @@ class Variable:
     dtype: np.dtype[Any]
     every: int = 1
     """Steps per row."""
+    fill: int = 0
+    """What rows that were never written read as, where they cannot be NaN."""
 
     @property
     def advances(self) -> bool:

@@ -16,17 +16,9 @@ from engine import coefficients, factories, registry, signatures
 from engine.api import Generator, Solver, View
 from engine.coefficients import Binding
 from engine.errors import InputError, at, nearest, told
+from engine.probes import LABELS_TAKEN, Probe
 
 Label = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
-
-
-class Probe(BaseModel):
-    """``[probes.<name>]``: read every key written so far, at the end of the run."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    ask: Literal["keys"] = "keys"
-    at: Literal["end"] = "end"
 
 
 class Keyframes(BaseModel):
@@ -195,13 +187,14 @@ def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path
         # What is misspelt comes first: it is often why something else is missing.
         errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         raise InputError("\n  ".join(_explain(e) for e in errors)) from error
-    clash = sorted({"keys", "wanted"} & set(table.solvers))
+    clash = sorted(LABELS_TAKEN & set(table.solvers))
     if clash and table.probes:
         raise InputError(
             f"solvers.{clash[0]}: a probe stores {clash[0]!r} beside its answers; rename the label"
         )
     for what, names in (("solvers", table.solvers), ("probes", table.probes)):
         _check_twins(what, names)
+    table.probes = {name: probe.beside(folder) for name, probe in table.probes.items()}
     generator, steps, stream = _stream(table.stream, folder)
     entries, solvers = {}, {}
     for label, options in table.solvers.items():

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from engine.api import Array, Rows, Solver
 from engine.backend import Backend
 from engine.errors import RunError
+
+ASKED = 2**19  # numbers of states, counted for every query, that are read at a time
 
 
 @dataclass(frozen=True)
@@ -129,10 +133,39 @@ def advance(solver: Solver, state: Any, block: Block, backend: Backend) -> Advan
 
 def store(into: Any, i: int, array: Any, what: str) -> None:
     """Copy a step's array into its row; assignment alone would broadcast or cast silently."""
-    if getattr(array, "shape", None) != into.shape[1:] or array.dtype != into.dtype:
-        found = f"{array.dtype} {array.shape}" if hasattr(array, "dtype") else type(array).__name__
-        raise TypeError(f"{what} gave {found}, expected {into.dtype} {into.shape[1:]}")
+    _expect(array, into.shape[1:], into.dtype, what)
     into[i, ...] = array
+
+
+def _expect(array: Any, shape: tuple[int, ...], dtype: Any, what: str) -> None:
+    if getattr(array, "shape", None) != shape or array.dtype != dtype:
+        found = f"{array.dtype} {array.shape}" if hasattr(array, "dtype") else type(array).__name__
+        raise TypeError(f"{what} gave {found}, expected {dtype} {shape}")
+
+
+def ask(solver: Solver, state: Any, queries: Array, reads: Mapping[str, Array], out: Array) -> None:
+    """Read a state at every query (query, trial, key) into `out` (query, trial, value).
+
+    Many queries at a time, one more leading axis, which is nobody's business; one at a time where
+    the state holds rows, whose one leading axis is the trials.
+    """
+    if any(isinstance(x, Rows) for x in state):
+        for i in range(queries.shape[0]):
+            store(out, i, solver.read(state, queries[i, ...], **reads), "read")
+        return
+    xp = array_namespace(queries)
+    numbers = sum(math.prod(x.shape) for x in state)
+    size = max(1, ASKED // max(numbers, 1))
+    for start in range(0, queries.shape[0], size):
+        part = queries[start : start + size, ...]
+
+        def wide(x: Array, n: int = part.shape[0]) -> Array:
+            return xp.broadcast_to(x, (n, *x.shape))
+
+        each = {name: wide(x) for name, x in reads.items()}
+        read = solver.read(type(state)(*map(wide, state)), part, **each)
+        _expect(read, (part.shape[0], *out.shape[1:]), out.dtype, "read")
+        out[start : start + size, ...] = read
 
 
 def _spread(xp: Any, x: Array, steps: int, trials: int) -> Array:

@@ -68,12 +68,14 @@ class ZarrSink:
         rows = max((*variable.shape[:1], 1))
         if variable.advances:  # where a write holds no whole rows, each row is a chunk
             rows = max(1, self.shard // variable.every) if aligned else 1
+        elif variable.dims[:1] == ("probe_step",):  # written row by row
+            rows = 1
         fits = max(1, CHUNK_BYTES // row)
         chunk = _divisor(rows, fits) if variable.advances else min(rows, 2 ** int(math.log2(fits)))
         rest = tuple(max(n, 1) for n in variable.shape[1:])
         # Rows that were never written must not look like numbers.
         floating = variable.dtype.kind == "f"
-        fill = float("nan") if floating else 0
+        fill = float("nan") if floating else variable.fill
         shards: Any = None
         if variable.advances:
             count = chunks_per_shard(chunk * row, -(-variable.shape[0] // chunk))
@@ -229,14 +231,16 @@ def open(path: str | Path) -> xr.DataTree:
         )
     committed = int(attrs["committed"])
     if committed != tree.sizes.get("step", committed):
-        tree = tree.map_over_datasets(
-            lambda ds: ds.isel(
-                step=slice(committed),
-                keyframe=slice(committed // ds.attrs.get("keyframes", 1)),
-                missing_dims="ignore",
-            )
-        )
+        tree = tree.map_over_datasets(lambda ds: _shown(ds, committed))
     return tree
+
+
+def _shown(ds: xr.Dataset, committed: int) -> xr.Dataset:
+    """Return what a run that is not complete holds: its first steps, and probes up to there."""
+    if "probe_step" in ds:
+        ds = ds.isel(probe_step=ds["probe_step"].values <= committed)
+    frames = slice(committed // ds.attrs.get("keyframes", 1))
+    return ds.isel(step=slice(committed), keyframe=frames, missing_dims="ignore")
 
 
 def describe(path: str | Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.answers import last
 from engine.api import Rows
 from engine.linear import STABLE
 from engine.measure import error_curve
@@ -31,8 +32,9 @@ class Row:
         nothing of the rule.
     error_kind : str
         "tracking error" or "prediction error".
-    recall : mapping of str to float
-        Per probe, the share of keys that decode to their present binding.
+    recall : mapping of str to float or None
+        Per probe, asked last, the share of keys that decode to their present binding; None if
+        nothing was right or wrong.
     diverged_at : int or None
         First step at which any trial had a non-finite state or read.
     diverged_trials : int
@@ -48,7 +50,7 @@ class Row:
     solver: str
     error: float | None
     error_kind: str
-    recall: dict[str, float]
+    recall: dict[str, float | None]
     diverged_at: int | None
     diverged_trials: int
     correction: float
@@ -100,7 +102,10 @@ def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
                 solver=track.label,
                 error=None if diverged.size else error,
                 error_kind=kind,
-                recall={n: float(p[f"{track.label}/recalled"].mean()) for n, p in probes.items()},
+                recall={
+                    n: _mean(np.asarray(last(p)[f"{track.label}/recalled"]))
+                    for n, p in probes.items()
+                },
                 diverged_at=int(diverged.min()) if diverged.size else None,
                 diverged_trials=int(diverged.size),
                 correction=track.correction[0],

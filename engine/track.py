@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from engine.frames import Trace
 from engine.linear import correction, is_plain
 from engine.measure import mapped
 from engine.sources import Source, Tokens
-from engine.steps import Block, recorded, store
+from engine.steps import Block, ask, copied, recorded
 
 
 class Track:
@@ -158,10 +159,21 @@ class Track:
             reads[name] = self._on_device(name, spread)[0, ...]
         xp, shape = self.backend.xp, (*queries.shape[:2], self.sizes["value"])
         out = xp.empty(shape, dtype=asked.dtype, device=self.backend.device)
-        with np.errstate(all="ignore"):
-            for i in range(len(queries)):
-                store(out, i, self.solver.read(self.state, asked[i, ...], **reads), "read")
+        try:
+            with np.errstate(all="ignore"):
+                ask(self.solver, self.state, asked, reads, out)
+        except Exception as error:  # a rule may raise anything
+            raise RunError(
+                f"solver {self.label!r} failed at a probe: {type(error).__name__}: {error}"
+            ) from error
         return self.backend.get(out)
+
+    def twin(self) -> Track:
+        """Return a track in the same state, to be run and asked without touching this one."""
+        twin = copy(self)
+        twin.state = copied(self.backend.xp, self.state)
+        twin.record, twin.keyframes = False, 0
+        return twin
 
     def advance(self, tokens: Tokens) -> Trace:
         """Fold a block of tokens into the state and return what happened at every step."""

@@ -212,7 +212,7 @@ SOLVER_MISTAKES = {
     ),
     "probe choice": (
         more('[probes.recall]\nask = "kys"\n'),
-        ["s.toml: probes.recall.ask = 'kys'", "did you mean 'keys'? Known: keys"],
+        ["s.toml: probes.recall.ask = 'kys'", "did you mean 'keys'? Known: codebook, keys"],
     ),
     "probe a value": (
         more("[probes]\nrecall = 3\n"),
@@ -221,6 +221,54 @@ SOLVER_MISTAKES = {
     "probe at no time": (
         more('[probes.recall]\nat = "ned"\n'),
         ["s.toml: probes.recall.at = 'ned'", "did you mean 'end'? Known: end"],
+    ),
+    "probe at two times": (
+        more("[probes.recall]\nevery = 4\nsteps = [4]\n"),
+        ["s.toml: probes.recall = ", "has both 'every' and 'steps'; give one of them"],
+    ),
+    "probe of two kinds": (
+        more('[probes.recall]\nask = "keys"\nqueries = [[0.0, 0.0, 0.0, 1.0]]\n'),
+        ["s.toml: probes.recall = ", "has both 'ask' and 'queries'; give one of them"],
+    ),
+    "probe too late": (
+        more("[probes.recall]\nsteps = [4, 40]\n"),
+        ["s.toml: probes.recall: steps = [4, 40]: the stream has only 20 steps"],
+    ),
+    "probe too rarely": (
+        more("[probes.recall]\nevery = 21\n"),
+        ["s.toml: probes.recall: every = 21: the stream has only 20 steps"],
+    ),
+    "probe never": (
+        more("[probes.recall]\nevery = 0\n"),
+        ["s.toml: probes.recall.every = 0: must be greater than 0"],
+    ),
+    "probe backwards": (
+        more("[probes.recall]\nsteps = [8, 4]\n"),
+        ["s.toml: probes.recall.steps = [8, 4]: must be numbers of steps, each larger than"],
+    ),
+    "probe decoding": (
+        more('[probes.recall]\ndecode = "cosin"\n'),
+        ["probes.recall.decode = 'cosin'", "did you mean 'cosine'? Known: cosine, distance, dot"],
+    ),
+    "probe of a book that is not": (
+        more('[probes.recall]\nask = "codebook"\n'),
+        ['s.toml: probes.recall: ask = "codebook": this stream has no key_book'],
+    ),
+    "queries that are no numbers": (
+        more('[probes.recall]\nqueries = [["a"]]\n'),
+        ["s.toml: probes.recall.queries = [['a']]: must be a path, or a list of lists of numbers"],
+    ),
+    "queries of two lengths": (
+        more("[probes.recall]\nqueries = [[1.0], [1.0, 2.0]]\n"),
+        ["s.toml: probes.recall.queries = ", "all of one length"],
+    ),
+    "queries of another length": (
+        more("[probes.recall]\nqueries = [[1.0, 2.0]]\n"),
+        ["s.toml: probes.recall: queries = [...]: float64 of shape (1, 2)", "(query, 4)"],
+    ),
+    "queries that are not there": (
+        more('[probes.recall]\nqueries = "no.npy"\n'),
+        ["s.toml: probes.recall: queries = no.npy: does not exist; give an npy or npz file"],
     ),
     "probe label": (more('[probes."a/b"]\n'), [f"s.toml: probes: 'a/b' {LABEL}"]),
     "a label that a probe needs": (

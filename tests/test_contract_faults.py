@@ -64,6 +64,11 @@ class Talkative(Right):
         return ops.vecmat(q, s.S) + 1.0
 
 
+class Flat(Right):
+    def read(self, s, q):
+        return np.einsum("bk,bkv->bv", q, s.S)
+
+
 class Hosted(Right):
     def read(self, s, q):
         return ops.vecmat(q, s.S) + 0.0 * np.asarray(s.S)[:, 0, :]
@@ -107,6 +112,7 @@ FAULTS = {
     "trial_alone": Mixing(),
     "split_anywhere": Counting(),
     "empty_reads_zeros": Talkative(),
+    "reads_at_once": Flat(),
     "state_pickles": unpicklable(),
     "strict_arrays": Hosted(),
     "cost_as_declared": Boasting(),

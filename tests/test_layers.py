@@ -16,8 +16,9 @@ LAYERS = (
         "linear", "signatures", "registry", "backend", "sources", "coefficients", "factories",
         "cards", "measure", "steps", "compiled", "chunkwise", "kernels",
     },
-    {"frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes",
-        "push", "live", "liveframes", "midway",
+    {
+        "frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes",
+        "answers", "push", "live", "liveframes", "midway", "sealed", "tuning",
     },
     {"shards", "store", "summary"},
     {"figures", "printing", "commands", "cli", "testing"},

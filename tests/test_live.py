@@ -304,18 +304,19 @@ class InPlace(LinearRule):
 
 
 def test_a_rule_that_works_in_place_changes_no_frame():
-    from engine.experiment import Plan
+    from dataclasses import replace
+
+    from engine.answers import Written
     from engine.live import Stream
-    from engine.probes import Written
 
     from .loop_cases import make_track
 
     plan = engine.stream(SCENARIO).plan
-    plan = Plan(plan.scenario, plan.source, [make_track(plan.source, InPlace())])
+    plan = replace(plan, tracks=[make_track(plan.source, InPlace())])
     stream = Stream(plan, 60)
-    assert isinstance(stream.written, Written)
+    assert isinstance(stream.written["recall"], Written)
     first, _, _ = stream
-    prefix = next(Stream(Plan(plan.scenario, engine.stream(SCENARIO).plan.source,
-                              [make_track(plan.source, InPlace())]), 60))  # fmt: skip
+    prefix = next(Stream(replace(plan, source=engine.stream(SCENARIO).plan.source,
+                                 tracks=[make_track(plan.source, InPlace())]), 60))  # fmt: skip
     early = prefix.measures["inplace"].recall["recall"]
     same(first.measures["inplace"].recall["recall"].values, early.values)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import engine
+from engine.answers import Written, ask
 from engine.api import Generator
 from engine.backend import backend
 from engine.coefficients import Binding
 from engine.loop import loop
 from engine.measure import recalled
-from engine.probes import Written, ask
+from engine.probes import Probe, question
 from engine.signatures import coefficients
 from engine.sources import ArraySource, GeneratorSource
 from engine.track import Track
@@ -29,10 +30,15 @@ def make_track(source, name="delta", view=None, **given):
 
 def written(source, block=5, beta=1.0):
     """Stream a source past the consumer; return it and a delta rule that saw the same."""
-    kept, track = Written(source), make_track(source, beta=beta)
+    kept, track = all_keys(source), make_track(source, beta=beta)
     for frame in loop(source, [track], block):
-        kept(frame)
-    return kept, track
+        kept(frame.tokens)
+    return kept.asked(source.steps), track
+
+
+def all_keys(source):
+    """Return what keeps the pairs that a probe in its plainest form asks for."""
+    return Written(source, question("recall", Probe(), source))
 
 
 def arrays(steps=6, trials=2, key=3, value=2, **more):
@@ -43,8 +49,7 @@ def arrays(steps=6, trials=2, key=3, value=2, **more):
 
 def test_every_key_is_asked_with_its_own_step_as_the_answer():
     given = arrays()
-    kept, _ = written(ArraySource(given))
-    asked = kept.asked()
+    asked, _ = written(ArraySource(given))
     np.testing.assert_array_equal(asked.keys, given["keys"])
     np.testing.assert_array_equal(asked.wanted, np.arange(6)[:, None].repeat(2, 1))
     np.testing.assert_array_equal(asked.book, given["values"].swapaxes(0, 1))
@@ -52,17 +57,16 @@ def test_every_key_is_asked_with_its_own_step_as_the_answer():
 
 def test_only_the_latest_binding_of_a_key_is_wanted():
     key_id = np.array([[0, 5], [1, 5], [0, 5], [2, 6], [1, 7], [0, 8]])
-    kept, _ = written(ArraySource(arrays(key_id=key_id)))
+    asked, _ = written(ArraySource(arrays(key_id=key_id)))
     want = [[-1, -1], [-1, -1], [-1, 2], [3, 3], [4, 4], [5, 5]]
-    np.testing.assert_array_equal(kept.asked().wanted, want)
+    np.testing.assert_array_equal(asked.wanted, want)
 
 
 def test_a_book_of_values_names_the_answers():
     key_id, value_id = np.array([[0], [1], [0]]), np.array([[2], [0], [1]])
     given = arrays(3, 1, key_id=key_id, value_id=value_id)
     book = np.arange(6.0).reshape(1, 3, 2)
-    kept, _ = written(ArraySource(given, {"value_book": book}))
-    asked = kept.asked()
+    asked, _ = written(ArraySource(given, {"value_book": book}))
     np.testing.assert_array_equal(asked.wanted, [[-1], [0], [1]])
     np.testing.assert_array_equal(asked.book, book)
 
@@ -70,8 +74,8 @@ def test_a_book_of_values_names_the_answers():
 def test_a_masked_write_replaces_nothing_and_is_not_wanted():
     key_id = np.array([[0], [1], [0]])
     mask = np.array([[True], [True], [False]])
-    kept, _ = written(ArraySource(arrays(3, 1, key_id=key_id, mask=mask)))
-    np.testing.assert_array_equal(kept.asked().wanted, [[0], [1], [-1]])
+    asked, _ = written(ArraySource(arrays(3, 1, key_id=key_id, mask=mask)))
+    np.testing.assert_array_equal(asked.wanted, [[0], [1], [-1]])
 
 
 @pytest.mark.parametrize("junk", [0.0, 1e6, np.nan])
@@ -85,9 +89,9 @@ def test_a_padded_trial_recalls_what_it_recalls_alone(junk):
     alone = {n: x[:12, :1] for n, x in given.items()}
     given["mask"][12:, 0] = False
     given["keys"][12:, 0] = given["values"][12:, 0] = junk
-    kept, track = written(ArraySource(given), beta=0.05)
+    asked, track = written(ArraySource(given), beta=0.05)
     lone, single = written(ArraySource(alone), beta=0.05)
-    got, want = ask(track, kept.asked()), ask(single, lone.asked())
+    got, want = ask(track, asked), ask(single, lone)
     for name in ("read", "recalled"):
         assert got[name][1][:12, 0].tobytes() == want[name][1][:, 0].tobytes()
     assert np.isnan(got["recalled"][1][12:, 0]).all()
@@ -96,14 +100,14 @@ def test_a_padded_trial_recalls_what_it_recalls_alone(junk):
 
 def test_asking_is_reading_and_changes_nothing():
     given = arrays()
-    kept, track = written(ArraySource(given))
+    asked, track = written(ArraySource(given))
     before = {n: x.tobytes() for n, x in track.arrays().items()}
-    answers = ask(track, kept.asked())
+    answers = ask(track, asked)
     assert {n: x.tobytes() for n, x in track.arrays().items()} == before
     assert answers["read"][0] == ("query", "trial", "value")
     want = np.einsum("qbk,bkv->qbv", given["keys"], track.arrays()["S"])
     np.testing.assert_allclose(answers["read"][1], want, rtol=1e-13)
-    want = recalled(answers["read"][1], kept.asked().book[None], kept.asked().wanted)
+    want = recalled(answers["read"][1], asked.book[None], asked.wanted)
     np.testing.assert_array_equal(answers["recalled"][1], want)
 
 
@@ -117,10 +121,10 @@ def test_answers_decode_to_values_as_the_view_maps_them(book, features):
     ids = {"key_id": np.arange(6)[:, None].repeat(2, 1)} if book else {}
     facts = {"value_book": given["values"].swapaxes(0, 1)} if book else {}
     source = ArraySource({**given, **ids, **({"value_id": ids["key_id"]} if book else {})}, facts)
-    kept, track = Written(source), make_track(source, view=view, beta=1.0)
+    kept, track = all_keys(source), make_track(source, view=view, beta=1.0)
     for frame in loop(source, [track], 5):
-        kept(frame)
-    answers = ask(track, kept.asked())
+        kept(frame.tokens)
+    answers = ask(track, kept.asked(6))
     np.testing.assert_allclose(answers["read"][1], view.values(given["values"]), atol=1e-12)
     assert (answers["recalled"][1] == 1.0).all()
 
@@ -151,8 +155,8 @@ class Reusing(Generator):
 
 
 def test_what_was_written_is_kept_though_the_generator_reuses_its_arrays():
-    kept, _ = written(GeneratorSource(Reusing(), trials=1, steps=10), block=4)
-    np.testing.assert_array_equal(kept.asked().keys[:, 0, 0], np.arange(10))
+    asked, _ = written(GeneratorSource(Reusing(), trials=1, steps=10), block=4)
+    np.testing.assert_array_equal(asked.keys[:, 0, 0], np.arange(10))
 
 
 def test_orthonormal_keys_do_not_interfere():

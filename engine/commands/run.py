@@ -127,7 +127,8 @@ def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
             diverged += f" ({row.diverged_trials} of {plan.source.trials} trials)"
         error = "-" if row.error is None else _number(row.error)
         errors = [error if kind == row.error_kind else "-" for kind in kinds]
-        recall = [f"{row.recall[name]:.3f}" for name in probes]
+        shares = [row.recall[name] for name in probes]
+        recall = ["-" if share is None else f"{share:.3f}" for share in shares]
         lines.append(
             [
                 row.solver,

@@ -20,7 +20,7 @@ from engine.errors import StabilityWarning
 from engine.linear import LinearRule, MomentumRule, is_plain
 from engine.loop import loop
 from engine.simulation import simulate
-from engine.sources import ArraySource
+from engine.sources import ArraySource, Tokens
 from engine.testing.compare import KEY, STEPS, TRIALS, VALUE, same
 from engine.track import Track
 
@@ -204,6 +204,17 @@ def _empty_reads_zeros(solver: Solver) -> None:
     assert not first.prediction.values.any(), f"reads {first.prediction.values[0, 0]}"
 
 
+def _reads_at_once(solver: Solver) -> None:
+    """A probe reads many queries at a time: one more leading axis, the bits of one by one."""
+    given = example(solver)
+    track = tracked(solver, given)
+    track.advance(Tokens(0, {"keys": given.keys, "values": given.values}))
+    one = [track.ask(given.keys[i : i + 1]) for i in range(len(given.keys))]
+    assert track.ask(given.keys).tobytes() == np.concatenate(one).tobytes(), (
+        "many queries at a time read other numbers than one by one"
+    )
+
+
 def _state_pickles(solver: Solver) -> None:
     given = example(solver)
     source = ArraySource({"keys": given.keys, "values": given.values})
@@ -340,6 +351,7 @@ CHECKS: dict[str, Callable[[Any], None]] = {
     "split_anywhere": _split_anywhere,
     "mask_keeps_state": _mask_keeps_state,
     "empty_reads_zeros": _empty_reads_zeros,
+    "reads_at_once": _reads_at_once,
     "state_pickles": _state_pickles,
     "strict_arrays": _strict_arrays,
     "cost_as_declared": _cost_as_declared,
