@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -51,7 +51,7 @@ class Plan:
     scenario: Scenario
     source: Source
     tracks: list[Track]
-    questions: list[Question] = field(default_factory=list)
+    questions: list[Question] = dataclasses.field(default_factory=list)
 
 
 def prepare(
