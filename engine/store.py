@@ -186,13 +186,17 @@ def is_store(path: Path) -> bool:
         return False
 
 
-def open(path: str | Path) -> xr.DataTree:
+def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     """Open a run, lazily.
 
     Parameters
     ----------
     path : str or Path
         A store that `engine run` wrote, or is still writing.
+    chunks : mapping of str to int, {} or "auto", optional
+        Open as chunked arrays (needs dask), as `xarray.open_datatree` does: ``{"step": 1000}``, {}
+        for the chunks on disk. By default variables are read when they are used, whole; measures
+        then read blocks of steps by themselves, so only expressions of one's own need chunks.
 
     Returns
     -------
@@ -203,10 +207,15 @@ def open(path: str | Path) -> xr.DataTree:
     Raises
     ------
     InputError
-        If there is no run at `path`, or it was written by a newer release.
+        If there is no run at `path`, or it was written by a newer release, or there is no dask for
+        the chunks.
     """
+    import importlib.util
+
     import xarray as xr
 
+    if chunks is not None and not importlib.util.find_spec("dask"):
+        raise InputError(f"chunks = {chunks!r} needs dask: pip install 'ttr-engine[cluster]'")
     path = Path(path).expanduser()
     if not path.exists():
         raise InputError(f"{path} does not exist")
@@ -227,7 +236,7 @@ def open(path: str | Path) -> xr.DataTree:
         # A live store holds files that are being put in place; zarr names each as a stranger.
         warnings.filterwarnings("ignore", message="Object at .* is not recognized")
         tree: xr.DataTree = xr.open_datatree(
-            path, engine="zarr", consolidated=consolidated, chunks=None
+            path, engine="zarr", consolidated=consolidated, chunks=chunks
         )
     committed = int(attrs["committed"])
     if committed != tree.sizes.get("step", committed):

@@ -154,6 +154,8 @@ def lag(S: Any, target_map: Any, /, longest: int = 100) -> Any:
     def rows(x: Any, start: int, stop: int) -> Any:
         if not named:
             return x[start:stop]
+        # Without their labels, by which steps would be matched with themselves.
+        x = x.drop_vars("step", errors="ignore")
         return x.isel(step=slice(start, stop)).transpose("step", ...).load()
 
     def square(a: np.ndarray, b: np.ndarray) -> np.ndarray:
