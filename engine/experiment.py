@@ -55,18 +55,21 @@ class Plan:
 
 
 def prepare(
-    scenario: str | Path | Mapping[str, Any], overrides: Mapping[str, Any], live: bool = False
+    scenario: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    live: bool = False,
+    sealed: bool = False,
 ) -> Plan:
     """Return a plan; everything that can be wrong with a scenario is found here.
 
-    `live` plans keep every state, whatever the scenario records.
+    `live` plans keep every state, whatever the scenario records; `sealed` ones use sealed seeds.
 
     Raises
     ------
     InputError
         Before anything is written.
     """
-    made = load(scenario, overrides)
+    made = load(scenario, overrides, sealed)
     table, tracks = made.table, []
     record = live or table.record == "every"
     with at(f"{made.where}: backend = {table.backend!r}"):
@@ -92,7 +95,11 @@ def prepare(
 
 
 def run(
-    scenario: str | Path | Mapping[str, Any], out: str | Path | None = None, **overrides: Any
+    scenario: str | Path | Mapping[str, Any],
+    out: str | Path | None = None,
+    *,
+    sealed: bool = False,
+    **overrides: Any,
 ) -> xr.DataTree:
     """Run a scenario and record it.
 
@@ -102,6 +109,9 @@ def run(
         Path of a TOML file, name of a shipped scenario, or what such a file would hold.
     out : str or Path, optional
         Where to store the run; None keeps it in memory.
+    sealed : bool
+        Open the scenario's sealed seed and run with it; the opening is written to the ledger
+        beside the scenario, NAME.ledger.jsonl (of a shipped one: in ``runs``).
     **overrides
         Values for keys of the scenario, nested ones by dotted path:
         ``run("drift", seed=1, **{"solvers.implicit.beta": 0.5})``.
@@ -118,9 +128,12 @@ def run(
     RunError
         If a solver or generator failed; the store keeps what was complete, with status "failed".
     """
-    plan = prepare(scenario, overrides)
+    plan = prepare(scenario, overrides, sealed=sealed)
     if out is None:
         sink = MemorySink()
+        _length(plan)
+        if plan.scenario.seal:
+            plan.scenario.seal.record(None)
         execute(plan, sink)
         return sink.tree()
     from engine import store
@@ -130,7 +143,7 @@ def run(
 
 
 def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
-    """Return a new store for a plan.
+    """Return a new store for a plan; of a sealed one, the seeds are open from here on.
 
     Raises
     ------
@@ -153,6 +166,8 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
     variables = list(layout(plan.source, plan.tracks, plan.scenario.table.states))
     with at(f"{plan.scenario.where}: stream.steps"):
         _check_room(path, steps, math.ceil(sum(v.row_bytes / v.every for v in variables)))
+    if plan.scenario.seal:
+        plan.scenario.seal.record(path)
     sink = None
     try:
         with uninterrupted():
@@ -235,6 +250,7 @@ def describe(plan: Plan, sink: MemorySink | ZarrSink) -> None:
     sink.describe("", {
         "scenario": {"name": scenario.name, "text": scenario.text, "resolved": scenario.resolved},
         "provenance": _provenance(scenario),
+        **({"sealed": scenario.seal.attrs} if scenario.seal else {}),
     })  # fmt: skip
     for track in plan.tracks:
         entry, resolved = scenario.entries[track.label], scenario.resolved["solvers"][track.label]

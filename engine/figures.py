@@ -11,6 +11,7 @@ import numpy as np
 from engine.answers import last
 from engine.errors import InputError
 from engine.measure import error_curve, smooth
+from engine.sealed import mark
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -87,6 +88,8 @@ def report(run: xr.DataTree, folder: Path) -> list[Path]:
             axes.set_title(
                 f"{probe}: every key asked for after {stop} steps", loc="left", fontsize=11
             )
+        if sealed := mark(run.attrs):
+            figure.suptitle(sealed, fontsize=9, ha="right", x=0.99)
         figure.savefig(picture, dpi=150)
     finally:
         plt.close(figure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
 from engine import coefficients, factories, registry, signatures
+from engine import sealed as sealing
 from engine.api import Generator, Solver, View
 from engine.coefficients import Binding
 from engine.errors import InputError, at, nearest, told
@@ -40,6 +41,7 @@ class Table(BaseModel):
 
     title: str = ""
     seed: Annotated[int, Field(ge=0)] = 0
+    seeds: sealing.Seeds | None = None
     trials: Annotated[int, Field(gt=0)] | None = None
     dtype: Literal["float32", "float64"] = "float64"
     backend: str = "numpy"
@@ -89,6 +91,7 @@ class Scenario:
     steps: int | None
     entries: Mapping[str, Entry]
     resolved: dict[str, Any] = field(repr=False)
+    seal: sealing.Opening | None = None
 
 
 def shipped() -> dict[str, Path]:
@@ -98,7 +101,9 @@ def shipped() -> dict[str, Path]:
 
 
 def load(
-    scenario: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None
+    scenario: str | Path | Mapping[str, Any],
+    overrides: Mapping[str, Any] | None = None,
+    sealed: bool = False,
 ) -> Scenario:
     """Return a scenario from a file, a shipped name, or a table.
 
@@ -108,6 +113,8 @@ def load(
         Path of a TOML file, name of a shipped scenario, or what such a file would hold.
     overrides : mapping of str to value, optional
         Dotted key paths and the values to put there, such as ``{"solvers.delta.beta": 0.5}``.
+    sealed : bool
+        Use the sealed seed; nothing is opened before `Opening.record`.
 
     Raises
     ------
@@ -116,22 +123,28 @@ def load(
     """
     registry.default()  # a missing folder of plugins is no fault of the scenario's
     if isinstance(scenario, Mapping):
-        name, where, text, folder = "scenario", "scenario", "", Path()
+        name, where, text, path = "scenario", "scenario", "", None
         table = native(scenario)
     else:
         path = _find(scenario)
-        name, where, folder = path.stem, str(path), path.parent
+        name, where = path.stem, str(path)
         with at(where):
             text = _read(path)
             try:
                 table = tomllib.loads(text)
             except tomllib.TOMLDecodeError as error:
                 raise InputError(f"not TOML: {error}") from error
+    own = native(table)
     with at(where):
         for key, value in (overrides or {}).items():
             with at(f"override {key} = {value!r}"):
                 _override(table, key, native(value))
-        return _resolve(name, where, text, table, folder)
+        sealing.choose(table, sealed)
+        made = _resolve(name, where, text, table, path.parent if path else Path())
+        if not sealed:
+            return made
+        ours = path in shipped().values()
+        return replace(made, seal=sealing.opening(name, path, table, own, ours))
 
 
 def _find(scenario: str | Path) -> Path:
@@ -209,10 +222,14 @@ def _explain(error: Any) -> str:
     *parents, last = (str(part) for part in error["loc"] if part not in tags)
     path, value = ".".join([*parents, last]), error["input"]
     if error["type"] == "extra_forbidden":
-        tables: dict[str, type[BaseModel]] = {"probes": Probe, "record": Keyframes}
+        tables: dict[str, type[BaseModel]] = {
+            "probes": Probe, "record": Keyframes, "seeds": sealing.Seeds,
+        }  # fmt: skip
         known = (tables[parents[0]] if parents else Table).model_fields
         return f"{path} = {value!r}: no such key; {nearest(last, known)}"
     if error["type"] == "missing" or path == "solvers" and value == {}:
+        if parents == ["seeds"]:
+            return f"{path}: missing; write the number that no development run may use"
         if parents:
             return f'{path}: missing; write record = "every", "final" or {{ keyframes = 64 }}'
         return f"{path}: missing; a scenario needs [stream] and [solvers.<label>]"

@@ -271,6 +271,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     stored = zarr.open_group(str(path), mode="r")["stream/keys"]
     return {
         **{key: attrs[key] for key in ("format", "status", "committed", "scenario", "provenance")},
+        **({"sealed": attrs["sealed"]} if "sealed" in attrs else {}),
         "steps": int(stored.shape[0]),  # type: ignore[union-attr]
         "trials": int(stored.shape[1]),  # type: ignore[union-attr]
         "solvers": resolved["solvers"],

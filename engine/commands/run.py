@@ -34,6 +34,9 @@ def run(
     trials: Annotated[int | None, typer.Option(help="Override the number of trials.")] = None,
     backend: Annotated[str | None, typer.Option(help="numpy or cupy.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    sealed: Annotated[
+        bool, typer.Option("--sealed", help="Open the sealed seed; a ledger keeps every opening.")
+    ] = False,
     as_json: AsJson = False,
     plugins_dir: PluginsDir = None,
 ) -> None:
@@ -45,7 +48,7 @@ def run(
     given = {"seed": seed, "trials": trials, "backend": backend}
     overrides = {key: value for key, value in given.items() if value is not None}
     overrides |= dict(assignment(text) for text in assign or [])
-    plan = experiment.prepare(scenario, overrides)
+    plan = experiment.prepare(scenario, overrides, sealed=sealed)
     path = out.expanduser() if out else _free(Path("runs"), plan.scenario.name)
     sink = experiment.store_sink(plan, path, force)
     try:
@@ -60,7 +63,8 @@ def run(
     with pipe():
         if as_json:
             facts = {"store": str(path), "steps": plan.source.steps, "trials": plan.source.trials}
-            print_json({**facts, "solvers": [row.plain() for row in rows]})
+            seal = {"sealed": plan.scenario.seal.attrs} if plan.scenario.seal else {}
+            print_json({**facts, **seal, "solvers": [row.plain() for row in rows]})
         else:
             _print_rows(plan, rows, path)
 
@@ -117,6 +121,8 @@ def _number(x: float) -> str:
 
 
 def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
+    from engine.sealed import mark
+
     kinds = sorted({row.error_kind for row in rows})
     probes = list(rows[0].recall)
     columns = ["solver", *kinds, *probes, "diverged", "state bytes", "steps/s"]
@@ -142,6 +148,8 @@ def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
     steps, trials = plan.source.steps or 0, plan.source.trials
     print(": ".join(filter(None, (plan.scenario.name, plan.scenario.table.title))))
     print(f"{steps} steps, trials {trials}, seed {plan.scenario.table.seed}")
+    if plan.scenario.seal:
+        print(mark({"sealed": plan.scenario.seal.attrs}))
     table("", columns, lines, right=1)
     for row in rows:
         if row.overshoots:

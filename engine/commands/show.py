@@ -17,6 +17,7 @@ def show(
 ) -> None:
     """Say what is in a run: scenario, solvers, steps valid, sizes, provenance."""
     from engine import store
+    from engine.sealed import mark
 
     facts = store.describe(run)
     if as_json:
@@ -26,6 +27,8 @@ def show(
     told = facts["scenario"]
     print(": ".join(filter(None, (told["name"], told["resolved"]["title"]))))
     print(f"status {facts['status']}, {valid}, trials {facts['trials']}")
+    if sealed := mark(facts):
+        print(sealed)
     print(f"{facts['bytes_on_disk']:,} bytes on disk")
     rows = [
         [
