@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_BYTES = 32 * 2**20
+BLOCK_BYTES = 16 * 2**20
 """Input that is read at a time where the steps are independent: a run may exceed the memory."""
 
 
