@@ -165,13 +165,23 @@ class Binding:
         axes = ("step", "trial", self.spec.axis)
         return values[tuple(slice(None) if axis in self.dims else 0 for axis in axes)]
 
-    def _check(self, values: np.ndarray, tokens: Tokens) -> None:
+    def _bad(self, values: np.ndarray) -> np.ndarray:
+        """Return which values are not finite or out of bounds."""
         low, high = self.spec.low, self.spec.high
-        bad = ~np.isfinite(values)
+        bad: np.ndarray = ~np.isfinite(values)
         if low is not None:
             bad |= values <= low if self.spec.above else values < low
         if high is not None:
             bad |= values > high
+        return bad
+
+    def _check(self, values: np.ndarray, tokens: Tokens) -> None:
+        if values.size:
+            with np.errstate(invalid="ignore"):
+                ends = np.stack((values.min(), values.max()))  # NaN if any value is
+            if not self._bad(ends).any():
+                return
+        bad = self._bad(values)
         mask = tokens.arrays.get("mask")
         asked = self.read and "queries" in tokens.arrays
         if mask is not None and mask.size and not asked:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 from engine.api import Coefficient
 from engine.errors import InputError
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +29,19 @@ class Declared:
     required: bool = False
 
 
+def _once(read: Callable[[type], T]) -> Callable[[type], T]:
+    """Remember what a class says: reading its hints takes as long as many steps of a rule."""
+    known: WeakKeyDictionary[type, T] = WeakKeyDictionary()
+
+    @functools.wraps(read)
+    def remembered(cls: type) -> T:
+        if cls not in known:
+            known[cls] = read(cls)
+        return known[cls]
+
+    return remembered
+
+
 def _annotation(hint: Any) -> Coefficient:
     if get_origin(hint) is Annotated:
         for extra in get_args(hint)[1:]:
@@ -32,7 +50,8 @@ def _annotation(hint: Any) -> Coefficient:
     return Coefficient()
 
 
-def coefficients(cls: type) -> dict[str, Declared]:
+@_once
+def coefficients(cls: type) -> Mapping[str, Declared]:
     """Return the coefficients that `cls` takes, by name, from keyword-only arguments.
 
     Raises
@@ -75,6 +94,7 @@ def _default(method: str, parameter: inspect.Parameter) -> float | None:
         ) from error
 
 
+@_once
 def state_dims(state: type) -> dict[str, tuple[str, ...]]:
     """Return the trailing dims of each field of a state NamedTuple, from its annotations.
 

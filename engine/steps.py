@@ -70,13 +70,17 @@ class Advanced(NamedTuple):
     """What a block came to: the state after it, both reads, and every state on the way.
 
     `states` maps state variables (and `rows`) to arrays (step, trial, ...); it may be empty if the
-    block did not ask for them.
+    block did not ask for them. `finite` says that all of it is known to be finite; `correction` is
+    the largest share of its error that a write took back (`linear.correction`), and its step, where
+    the form has seen to that.
     """
 
     state: Any
     prediction: Array
     output: Array
     states: Mapping[str, Array]
+    finite: bool = False
+    correction: tuple[float, int] | None = None
 
 
 def recorded(state: Any) -> dict[str, Any]:

@@ -193,8 +193,6 @@ class Track:
                 prediction, output, states, frames = self._by_keyframes(block, tokens)
             else:
                 (prediction, output, states), frames = self._steps(block, tokens), {}
-            if is_plain(self.solver):
-                self._note_correction(block)
         if len(tokens):
             self._last = {name: coefficients[name][-1:] for name in self._reads}
         elapsed = time.perf_counter() - began
@@ -230,7 +228,7 @@ class Track:
         mask, get = block.mask, self.backend.get
         try:
             done = self._advance(self.solver, self.state, block, self.backend)
-            if not done.states and not all(_finite(get(x)) for x in done.state):
+            if not (done.finite or done.states or all(_finite(get(x)) for x in done.state)):
                 # Something overflowed unseen by the reads: the states on the way say where.
                 done = self._advance(
                     self.solver, self.state, replace(block, record=True), self.backend
@@ -238,6 +236,10 @@ class Track:
         except RunError as error:
             raise RunError(f"solver {self.label!r} {error}") from error
         self.state = done.state
+        if done.correction is not None:
+            self.correction = max(self.correction, done.correction, key=lambda found: found[0])
+        elif is_plain(self.solver):
+            self._note_correction(block)
         came = {"prediction": done.prediction, "output": done.output}
         states = self.backend.fetch({**done.states, **came})
         prediction, output = states.pop("prediction"), states.pop("output")
@@ -245,7 +247,8 @@ class Track:
             prediction[~mask] = np.nan  # nothing was to be predicted
             if "queries" not in tokens.arrays:
                 output[~mask] = np.nan  # nothing was asked
-        self._note_divergence(tokens, prediction, output, states)
+        if not done.finite:
+            self._note_divergence(tokens, prediction, output, states)
         return prediction, output, states
 
     def _put(self, tokens: Tokens) -> tuple[Any, Any, Any]:

@@ -14,7 +14,7 @@ LAYERS = (
     {"errors", "ops", "rows", "draws", "api"},
     {
         "linear", "signatures", "registry", "backend", "sources", "coefficients", "factories",
-        "cards", "measure", "steps", "compiled", "chunkwise", "kernels",
+        "cards", "measure", "steps", "lanes", "recurrences", "compiled", "chunkwise", "kernels",
     },
     {
         "frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes",

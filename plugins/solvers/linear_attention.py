@@ -50,7 +50,7 @@ class LinearAttention(WeightedRule):
 
     def combine(self, total: Array, weight: Array) -> Array:
         """Return the sum, or the weighted mean, of the stored values."""
-        total = self.scale * total
+        total = total if self.scale == 1.0 else self.scale * total
         return ops.divide(total, self.scale * weight + self.eps) if self.normalise else total
 
 
