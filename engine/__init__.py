@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from engine.push import memory
     from engine.simulation import simulate
     from engine.store import open
+    from engine.tuning import tune
 
 _HOMES = {
     "EngineError": "errors",
@@ -33,6 +34,7 @@ _HOMES = {
     "solver": "factories",
     "solvers": "factories",
     "stream": "live",
+    "tune": "tuning",
     "view": "factories",
     "views": "factories",
 }
@@ -40,7 +42,7 @@ _HOMES = {
 __all__ = [
     "EngineError", "InputError", "PluginWarning", "RunError", "StabilityWarning", "generator",
     "generators", "memory", "open",
-    "run", "simulate", "solver", "solvers", "stream", "view", "views",
+    "run", "simulate", "solver", "solvers", "stream", "tune", "view", "views",
 ]  # fmt: skip
 
 

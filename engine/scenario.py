@@ -53,6 +53,7 @@ class Table(BaseModel):
     stream: dict[str, Any]
     solvers: Annotated[dict[Label, dict[str, Any]], Field(min_length=1)]
     probes: dict[Label, Probe] = {}
+    tune: dict[Label, dict[str, Any]] = {}
 
     @property
     def states(self) -> Literal["every", "final", "keyframes"]:
@@ -126,7 +127,7 @@ def load(
         name, where, text, path = "scenario", "scenario", "", None
         table = native(scenario)
     else:
-        path = _find(scenario)
+        path = find(scenario)
         name, where = path.stem, str(path)
         with at(where):
             text = _read(path)
@@ -138,7 +139,7 @@ def load(
     with at(where):
         for key, value in (overrides or {}).items():
             with at(f"override {key} = {value!r}"):
-                _override(table, key, native(value))
+                override(table, key, native(value))
         sealing.choose(table, sealed)
         made = _resolve(name, where, text, table, path.parent if path else Path())
         if not sealed:
@@ -147,7 +148,8 @@ def load(
         return replace(made, seal=sealing.opening(name, path, table, own, ours))
 
 
-def _find(scenario: str | Path) -> Path:
+def find(scenario: str | Path) -> Path:
+    """Return the file of a scenario, by its path or its shipped name."""
     path = Path(scenario)
     if path.is_file():
         return path
@@ -182,7 +184,8 @@ def native(value: Any) -> Any:
     return value.item() if isinstance(value, (np.number, np.bool_)) else value
 
 
-def _override(table: dict[str, Any], key: str, value: Any) -> None:
+def override(table: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value at a dotted key path of a table."""
     *parents, last = key.split(".")
     if parents == ["record"] and isinstance(table.get("record"), str):
         del table["record"]  # a word, which the table that is asked for replaces

@@ -18,7 +18,7 @@ LAYERS = (
     },
     {
         "frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes",
-        "answers", "push", "live", "liveframes", "midway", "sealed", "tuning",
+        "answers", "push", "live", "liveframes", "midway", "sealed", "tuning", "fill",
     },
     {"shards", "store", "summary"},
     {"figures", "printing", "commands", "cli", "testing"},
