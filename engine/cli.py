@@ -9,14 +9,14 @@ from typing import Any
 
 import typer
 
-from engine.commands import plugins, report, run, show, tune
+from engine.commands import plugins, report, run, show, stream, tune
 from engine.errors import InputError, PluginWarning, RunError
 
 app = typer.Typer(
     help="Stream key-value pairs through test-time regression solvers and record every state.",
     no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
 )  # fmt: skip
-for command in (run.run, show.show, report.report, tune.tune):
+for command in (run.run, stream.stream, show.show, report.report, tune.tune):
     app.command()(command)
 app.add_typer(plugins.app, name="plugins")
 
@@ -29,9 +29,9 @@ def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: 
 def main() -> None:
     """Run the command line; exit 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
     warnings.showwarning = _warn
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a letter that it has no code for ends no run
-            stream.reconfigure(errors="backslashreplace")
+    for file in (sys.stdout, sys.stderr):
+        if isinstance(file, io.TextIOWrapper):  # a letter that it has no code for ends no run
+            file.reconfigure(errors="backslashreplace")
     try:
         app()
     except InputError as error:

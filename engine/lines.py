@@ -131,6 +131,7 @@ class Feed:
         where = get_backend(table.backend)
         self._tracks: dict[str, Track] = {}
         self._slots: dict[str, list[_Slot]] = {}
+        self._needed: list[tuple[str, str]] = []
         for label, entry in entries.items():
             with at(f"solvers.{label}"):
                 track = Track(
@@ -142,6 +143,8 @@ class Feed:
             self._tracks[label] = track
             for name, declared in signatures.coefficients(type(entry.solver)).items():
                 slot = _Slot(label, entry.bindings.get(name), declared)
+                if slot.binding is None and declared.required:
+                    self._needed.append((label, name))
                 for key in (name, f"{label}.{name}"):
                     self._slots.setdefault(key, []).append(slot)
 
@@ -215,6 +218,9 @@ class Feed:
             mask = np.array([[says.get("mask", True)] for _, says in block])
             arrays["mask"] = mask
         given: dict[str, dict[str, Binding]] = {}
+        for label, name in self._needed if block else ():
+            if not any(key in says for _, says in block for key in (name, f"{label}.{name}")):
+                raise BadLine(block[0].line, f"{label} needs the coefficient {name!r}")
         if not plain:
             for name in dict.fromkeys(n for _, says in block for n in says if n in self._slots):
                 for slot in self._slots[name]:
@@ -273,7 +279,7 @@ class Feed:
         for i, (line, says) in enumerate(block):
             if name not in says:
                 if slot.binding is None and np.isnan(values[i]).any():
-                    why = f"{slot.label} needs {own!r} here, for other lines give it"
+                    why = f"{slot.label} needs the coefficient {own!r}, as on other lines"
                     raise BadLine(line, why, block[:i])
                 continue
             if f"{slot.label}.{own}" in says and name == own:
@@ -289,7 +295,9 @@ class Feed:
             values[i, 0] = x
         arrays[side] = values
         along = ("step", "trial", *([spec.axis] if spec.axis else []))
-        bound[own] = Binding(own, spec, Channel(channel=side), along, "read" in slot.declared.methods)
+        bound[own] = Binding(
+            own, spec, Channel(channel=side), along, "read" in slot.declared.methods
+        )
 
 
 _NOW = Tokens(0, {"keys": np.empty((1, 1, 1))})

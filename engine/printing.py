@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,6 +33,29 @@ def pipe() -> Iterator[None]:
     except (BrokenPipeError, SystemExit):  # rich makes the first into the second
         # Python flushes once more as it ends; there is nobody to flush to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def progress(name: str, steps: int | None) -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many steps are done; yield what is told how many."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
+    with Progress(
+        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task("steps", total=steps)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def table(title: str, columns: list[str], rows: list[list[str]], right: int = 0) -> None:

@@ -196,13 +196,34 @@ def override(table: dict[str, Any], key: str, value: Any) -> None:
     table[last] = value
 
 
+def solvers(
+    names: Mapping[str, str], overrides: Mapping[str, Any]
+) -> tuple[Table, dict[str, Entry]]:
+    """Return solvers without a stream, checked as a scenario's.
+
+    Parameters
+    ----------
+    names : mapping of str to str
+        Names of solvers by label.
+    overrides : mapping of str to value
+        As for `load`: what is of the solvers, and dtype, backend, kernel.
+    """
+    raw: dict[str, Any] = {"stream": {}, "solvers": {n: {"solver": x} for n, x in names.items()}}
+    for key, value in overrides.items():
+        with at(f"override {key} = {value!r}"):
+            top = key.partition(".")[0]
+            if top not in ("solvers", "dtype", "backend", "kernel"):
+                raise InputError("without a scenario, only solvers, dtype, backend and kernel")
+            label = key.removeprefix("solvers.").partition(".")[0]
+            if top == "solvers" and label not in names:
+                raise InputError(f"no solver has the label {label!r}; {nearest(label, names)}")
+            override(raw, key, native(value))
+    table = _validated(raw)
+    return table, {n: _entry(n, options, whole=False)[0] for n, options in table.solvers.items()}
+
+
 def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path) -> Scenario:
-    try:
-        table = Table.model_validate(raw)
-    except ValidationError as error:
-        # What is misspelt comes first: it is often why something else is missing.
-        errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-        raise InputError("\n  ".join(_explain(e) for e in errors)) from error
+    table = _validated(raw)
     clash = sorted(LABELS_TAKEN & set(table.solvers))
     if clash and table.probes:
         raise InputError(
@@ -218,6 +239,15 @@ def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path
     top = table.model_dump(exclude={"stream", "solvers"})
     resolved = {**top, "stream": stream, "solvers": solvers}
     return Scenario(name, where, text, table, generator, steps, entries, resolved)
+
+
+def _validated(raw: dict[str, Any]) -> Table:
+    try:
+        return Table.model_validate(raw)
+    except ValidationError as error:
+        # What is misspelt comes first: it is often why something else is missing.
+        errors = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        raise InputError("\n  ".join(_explain(e) for e in errors)) from error
 
 
 def _explain(error: Any) -> str:
@@ -321,7 +351,8 @@ def _stream(options: dict[str, Any], folder: Path) -> tuple[Generator, int | Non
     return generator, steps, {"generator": name, "steps": steps, **resolved}
 
 
-def _entry(label: str, options: dict[str, Any]) -> tuple[Entry, dict[str, Any]]:
+def _entry(label: str, options: dict[str, Any], whole: bool = True) -> tuple[Entry, dict[str, Any]]:
+    """Return a solver and its options; unless `whole`, a coefficient may be given later."""
     options, where = dict(options), f"solvers.{label}"
     name = _take(options, where, "solver", "solver", default=label)
     info = registry.default().get("solver", name)
@@ -337,7 +368,7 @@ def _entry(label: str, options: dict[str, Any]) -> tuple[Entry, dict[str, Any]]:
     for coefficient, d in declared.items():
         value = options.get(coefficient)
         value = d.default if value is None else value
-        if value is None and d.required:
+        if value is None and d.required and whole:
             raise InputError(f"{where}.{coefficient}: missing; {name} needs it at every step")
         if value is None:
             continue

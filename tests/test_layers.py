@@ -19,6 +19,7 @@ LAYERS = (
     {
         "frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes",
         "answers", "push", "live", "liveframes", "midway", "sealed", "tuning", "fill",
+        "lines",
     },
     {"shards", "store", "summary"},
     {"figures", "printing", "commands", "cli", "testing"},

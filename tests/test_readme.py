@@ -24,7 +24,7 @@ SCENARIO, _ = blocks("toml")
 
 def shell(command, folder, **env):
     """Run an `engine ...` line of the README with this environment's interpreter."""
-    words = command.split("#")[0].split()
+    words = command.split("#")[0].split("|")[0].split()
     assert words[0] == "engine"
     code = "from engine.cli import main; main()"
     done = subprocess.run(
@@ -58,7 +58,7 @@ def test_scenario_and_plugin_work_together(tmp_path):
     (tmp_path / "plugins_dir").mkdir()
     (tmp_path / "plugins_dir" / "lazy.py").write_text(PLUGIN, encoding="utf-8")
     commands = re.findall(r"^engine .*$", TEXT, re.MULTILINE)
-    assert len(commands) == 7
+    assert len(commands) == 8
     for command in commands:
         printed = shell(command, tmp_path)
         if "check" in command:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from engine.commands.options import AsJson, Assign, PluginsDir, assignment, use_plugins
 from engine.errors import RunError
-from engine.printing import pipe, print_json, table
+from engine.printing import pipe, print_json, progress, table
 
 if TYPE_CHECKING:
     from engine.experiment import Plan
-    from engine.frames import Frame
     from engine.summary import Row
 
 
@@ -52,8 +49,8 @@ def run(
     path = out.expanduser() if out else _free(Path("runs"), plan.scenario.name)
     sink = experiment.store_sink(plan, path, force)
     try:
-        with _progress(plan) as watch:
-            experiment.execute(plan, sink, watch)
+        with progress(plan.scenario.name, plan.source.steps) as done:
+            experiment.execute(plan, sink, lambda frame: done(frame.stop))
     except RunError as error:
         raise RunError(f"{error}\n  {_kept(path)}") from error
     except KeyboardInterrupt:
@@ -81,38 +78,6 @@ def _free(folder: Path, name: str) -> Path:
     """Return runs/NAME.zarr, or the first of NAME-2.zarr, ... that is not taken."""
     names = (f"{name}.zarr" if i == 1 else f"{name}-{i}.zarr" for i in count(1))
     return next(folder / n for n in names if not (folder / n).exists())
-
-
-@contextmanager
-def _progress(plan: Plan) -> Iterator[Any]:
-    """Show a progress bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn(plan.scenario.name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("steps"),
-    )
-    with Progress(
-        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task("steps", total=plan.source.steps)
-
-        def watch(frame: Frame) -> None:
-            bar.update(task, completed=frame.stop)
-
-        yield watch
 
 
 def _number(x: float) -> str:
