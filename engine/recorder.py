@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 States = Literal["every", "final", "keyframes"]
-SHARD_BYTES = 8 * 2**20  # three are in memory: computed, waiting, and being written
+SHARD_BYTES = 16 * 2**20  # three are in memory: computed, waiting, and being written
 SHARD_STEPS = 2**16
 BLOCK_STEPS = 2**10  # where Python steps, a block takes long enough to be worth watching
 
@@ -78,19 +78,30 @@ class Sink(Protocol):
 
 
 class MemorySink:
-    """Keeps everything in memory and gives it as a DataTree."""
+    """Keeps everything in memory and gives it as a DataTree.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    left_out : collection of str
+        Groups that are not kept.
+    """
+
+    def __init__(self, left_out: Collection[str] = ()) -> None:
+        self._left_out = left_out
         self.arrays: dict[str, dict[str, tuple[tuple[str, ...], np.ndarray]]] = {}
         self.attrs: dict[str, dict[str, Any]] = {"": {}}
 
     def create(self, variable: Variable) -> None:
         """Make room for a variable."""
+        if variable.group in self._left_out:
+            return
         array = np.zeros(variable.shape, dtype=variable.dtype)
         self.arrays.setdefault(variable.group, {})[variable.name] = (variable.dims, array)
 
     def write(self, variable: Variable, start: int, rows: np.ndarray) -> None:
         """Copy rows in."""
+        if variable.group in self._left_out:
+            return
         array = self.arrays[variable.group][variable.name][1]
         if array.ndim:
             array[start : start + len(rows)] = rows
@@ -120,7 +131,8 @@ class MemorySink:
         import xarray as xr
 
         groups = dict.fromkeys([*self.attrs, *self.arrays])
-        root = self.dataset("").set_coords([n for n in ("step", "trial") if n in self.dataset("")])
+        root = self.dataset("")
+        root = root.set_coords([n for n in ("step", "trial") if n in root])
         rest = {}
         for group in filter(None, groups):
             ds = self.dataset(group)
@@ -169,7 +181,7 @@ def _numpy_dtype(array: Any) -> np.dtype[Any]:
 
 
 def shard_steps(variables: Sequence[Variable], steps: int) -> int:
-    """Return how many steps to buffer, about 8 MiB over all variables.
+    """Return how many steps to buffer, about 16 MiB over all variables.
 
     A power of two, times the steps between keyframes if it holds some: then whole ones are written.
     """

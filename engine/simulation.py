@@ -112,7 +112,7 @@ def simulate(
     )  # fmt: skip
     if state is not None:
         track.restore(as_state(state, track, trial))
-    sink = MemorySink()
+    sink = MemorySink(left_out=("stream",))  # the caller has it
     recorder = Recorder(sink, source, [track], record)
     for frame in loop(source, [track], block_steps(source, [track])):
         recorder.write(frame)
