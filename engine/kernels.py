@@ -7,21 +7,22 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from engine import chunkwise, steps
+from engine import chunkwise, steps, tiles
 from engine.api import Solver
 from engine.backend import Backend
 from engine.errors import InputError, nearest
 from engine.linear import MomentumRule, is_plain
 
-KERNELS = ("auto", "loop", "numba", "chunk")
+KERNELS = ("auto", "loop", "numba", "chunk", "tile")
 
 
 def choose(solver: Solver, state: Any, backend: Backend, wanted: str = "auto") -> str:
     """Return the name of the form to run.
 
     "auto" is the fastest that there is: the compiled recurrence on NumPy arrays where numba is
-    installed, chunks where a call costs more than its arithmetic, steps elsewhere. A velocity
-    makes the decay of a chunk a product of 2 x 2 matrices, so rules with momentum have no chunks.
+    installed, chunks where a call costs more than its arithmetic, tiles for softmax attention and
+    steps elsewhere. A velocity makes the decay of a chunk a product of 2 x 2 matrices, so rules
+    with momentum have no chunks.
 
     Raises
     ------
@@ -35,6 +36,7 @@ def choose(solver: Solver, state: Any, backend: Backend, wanted: str = "auto") -
     covariance = vars(type(solver)).get("compiled") == "covariance"
     compiles = (plain or covariance) and backend.name == "numpy"
     chunks = plain and not isinstance(solver, MomentumRule)
+    tiled = vars(type(solver)).get("tiled") == "softmax"
     installed = find_spec("numba") is not None
     if wanted == "numba" and not compiles:
         raise InputError(
@@ -48,8 +50,14 @@ def choose(solver: Solver, state: Any, backend: Backend, wanted: str = "auto") -
             f"kernel = 'chunk': it runs the linear family without momentum, not {rule}; use "
             "'auto' or 'loop'"
         )
+    if wanted == "tile" and not tiled:
+        raise InputError(
+            f"kernel = 'tile': it runs softmax attention, not {rule}; use 'auto' or 'loop'"
+        )
     if wanted != "auto":
         return wanted
+    if tiled:
+        return "tile"
     if compiles and installed:
         return "numba"
     return "chunk" if chunks and backend.launches_dear else "loop"
@@ -61,6 +69,8 @@ def find(name: str) -> Callable[[Any, Any, steps.Block, Backend], steps.Advanced
         return steps.advance
     if name == "chunk":
         return chunkwise.advance
+    if name == "tile":
+        return tiles.advance
     form: Callable[[Any, Any, steps.Block, Backend], steps.Advanced]
     form = import_module("engine.compiled").advance
     return form

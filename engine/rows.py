@@ -72,6 +72,32 @@ class Rows:
         buffer.taken = length + 1
         return Rows(buffer.array, length + 1, buffer)
 
+    def extend(self, rows: Array, mask: np.ndarray | None = None) -> Rows:
+        """Return the rows with `rows`, (step, trial, ...), added; `mask` (step, trial) says which.
+
+        They are what `append` would give, step by step.
+        """
+        buffer, length = self._buffer, self.length
+        xp = array_namespace(buffer.array)
+        if np.any(buffer.taken > length):
+            buffer = _Buffer(xp.asarray(buffer.array, copy=True), length.copy())
+        more = np.full(len(length), rows.shape[0]) if mask is None else mask.sum(axis=0)
+        end = length + more
+        buffer.reserve(int(end.max(initial=0)))
+        if np.all(length == length[:1]) and (more == rows.shape[0]).all():
+            by_trial = xp.permute_dims(rows, (1, 0, *range(2, rows.ndim)))
+            buffer.array[:, int(length[0]) : int(end[0]), ...] = by_trial
+        else:
+            for trial, (first, last) in enumerate(zip(length.tolist(), end.tolist(), strict=True)):
+                own = rows[:, trial, ...]
+                if mask is not None:
+                    index = np.flatnonzero(mask[:, trial])
+                    where = getattr(own, "device", None)
+                    own = xp.take(own, xp.asarray(index, device=where), axis=0)
+                buffer.array[trial, first:last, ...] = own
+        buffer.taken = end
+        return Rows(buffer.array, end, buffer)
+
     def map(self, function: Callable[[Array], Array]) -> Rows:
         """Return rows of their own with `function` applied to all of them: O(rows) work.
 

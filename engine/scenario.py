@@ -45,7 +45,7 @@ class Table(BaseModel):
     trials: Annotated[int, Field(gt=0)] | None = None
     dtype: Literal["float32", "float64"] = "float64"
     backend: str = "numpy"
-    kernel: Literal["auto", "loop", "numba", "chunk"] = "auto"
+    kernel: Literal["auto", "loop", "numba", "chunk", "tile"] = "auto"
     record: Annotated[
         Annotated[Literal["every", "final"], Tag("[word]")] | Annotated[Keyframes, Tag("[table]")],
         Discriminator(_is_table),

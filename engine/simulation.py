@@ -61,10 +61,10 @@ def simulate(
         Keep every state, or the last one only.
     backend : "numpy" or "cupy"
         Where to compute. The result is NumPy.
-    kernel : "auto", "loop", "numba" or "chunk"
+    kernel : "auto", "loop", "numba", "chunk" or "tile"
         Form of the recurrence. For the linear family "auto" takes the compiled one on NumPy where
-        numba is installed (extra `fast`) and chunks on a GPU; it steps elsewhere. Results differ by
-        rounding.
+        numba is installed (extra `fast`) and chunks on a GPU; softmax attention reads by tiles; the
+        others step. Results differ by rounding.
     dtype : "float32" or "float64", optional
         Precision; default: the widest of keys, values and queries (integers count as float64,
         float16 as float32).

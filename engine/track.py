@@ -44,7 +44,7 @@ class Track:
     keyframes : int
         Steps between states that are wanted where not every one is; 0: none of them.
     kernel : str
-        "auto", or the name of a form of the recurrence: "loop", "numba", "chunk".
+        "auto", or the name of a form of the recurrence: "loop", "numba", "chunk", "tile".
     """
 
     def __init__(

@@ -14,7 +14,8 @@ LAYERS = (
     {"errors", "ops", "rows", "draws", "api"},
     {
         "linear", "signatures", "registry", "backend", "sources", "coefficients", "factories",
-        "cards", "measure", "steps", "lanes", "recurrences", "compiled", "chunkwise", "kernels",
+        "cards", "measure", "steps", "tiles", "lanes", "recurrences", "compiled", "chunkwise",
+        "kernels",
     },
     {
         "frames", "track", "loop", "recorder", "simulation", "scenario", "experiment", "probes",
