@@ -27,10 +27,9 @@ from engine.backend import Backend
 from engine.linear import LinearRule, LinearState, Token, WeightedRule, WeightedState
 from engine.steps import Advanced, Block
 
-# A decay per channel needs products of chunk x chunk x key numbers, so its chunks are shorter.
-CHUNK, CHANNEL_CHUNK = 64, 16
-# Numbers in one array of decay products; a few such arrays live at a time.
-WORK = 2**23
+CHUNK = 64
+# Numbers in one array of chunks; a few such arrays live at a time.
+WORK = 2**20
 
 
 class Rows(NamedTuple):
@@ -76,7 +75,7 @@ def advance(
     rule, state, block, backend
         As for the step loop.
     chunk : int, optional
-        Steps per chunk; default `CHUNK`, or `CHANNEL_CHUNK` for a decay per channel.
+        Steps per chunk, a power of two; default `CHUNK`.
     """
     try:
         token = rule.token(block.keys, block.values, **block.writes)
@@ -105,10 +104,9 @@ def advance(
 
 def _blocked(S: Array, token: Token, block: Block, chunk: int | None, backend: Backend) -> Advanced:
     """Run a block, as many chunks at a time as there is room for."""
-    n, trials, _ = block.keys.shape
-    width = 1 if token.decay is None else token.decay.shape[-1]
-    size = min(chunk or (CHUNK if width == 1 else CHANNEL_CHUNK), n)
-    span = size * max(1, WORK // (trials * size * size * width))
+    n, trials, key = block.keys.shape
+    size = min(chunk or CHUNK, 1 << (n - 1).bit_length())  # a chunk is halved down to one row
+    span = size * max(1, WORK // (trials * size * max(size, key)))
     parts = []
     for start in range(0, n, span):
         parts.append(_span(S, token, block, slice(start, min(start + span, n)), size, backend))
@@ -204,22 +202,40 @@ def _chosen(live: np.ndarray, size: int, backend: Backend) -> Array | None:
     return backend.xp.asarray(writes[:, :, None, None], device=backend.device)
 
 
-def _products(xp: Any, decay: Array | None, like: Array) -> tuple[Array, Array | None]:
-    """Return P(t, s), (chunk, trial, t, s, 1 or key), 0 above the diagonal, and P(t, 0).
+def _products(xp: Any, decay: Array | None, like: Array) -> Array:
+    """Return P(t, s) of one decay per step, (chunk, trial, t, s), 0 above the diagonal.
 
     They are running products down the rows, never quotients of P(t, 0): that may be 0.
     """
     size = like.shape[2]
     place = xp.arange(size, device=device(like))
-    t, s = place[:, None, None], place[None, :, None]
+    t, s = place[:, None], place[None, :]
     one, zero = (xp.full((1,), x, dtype=like.dtype, device=device(like)) for x in (1.0, 0.0))
     if decay is None:
-        return xp.where(t >= s, one, zero), None
-    factors = xp.where(t > s, decay[:, :, :, None, :], one)
-    return (
-        xp.where(t >= s, xp.cumulative_prod(factors, axis=2), zero),
-        xp.cumulative_prod(decay, axis=2),
-    )
+        return xp.where(t >= s, one, zero)[None, None, ...]
+    factors = xp.where(t > s, decay, one)
+    return xp.where(t >= s, xp.cumulative_prod(factors, axis=2), zero)
+
+
+def _halves(xp: Any, decay: Array) -> tuple[list[tuple[Array, Array]], Array, Array]:
+    """Return the products of a decay per channel, (chunk, trial, row, key), by halves of a chunk.
+
+    At every level, from single rows on: P(b, s) for the rows s of each first half and P(t, b) for
+    the rows t of each second half, b the last row of the first. Then P(t, 0) and P(last, s).
+    """
+    since, until = decay[..., None, :], xp.ones_like(decay)[..., None, :]
+    levels = []
+    while since.shape[2] > 1:
+        count, trials, blocks, half, key = since.shape
+        split = (count, trials, blocks // 2, 2, half, key)
+        (a, b), (c, d) = (
+            (y[:, :, :, 0, ...], y[:, :, :, 1, ...])
+            for y in (xp.reshape(x, split) for x in (since, until))
+        )
+        levels.append((c, b))
+        since = xp.concat([a, b * a[..., -1:, :]], axis=-2)
+        until = xp.concat([c * b[..., -1:, :], d], axis=-2)
+    return levels, since[:, :, 0, ...], until[:, :, 0, ...]
 
 
 def _down(xp: Any, x: Array, by: int, first: float = 0.0) -> Array:
@@ -231,12 +247,27 @@ def _down(xp: Any, x: Array, by: int, first: float = 0.0) -> Array:
 def _known(rows: Rows, backend: Backend) -> Known:
     """Form everything that does not depend on the state, for all chunks."""
     xp = backend.xp
-    decays, decay = _products(xp, rows.decay, rows.keys)
+    decay = rows.decay
+    if rows.decay is None or rows.decay.shape[-1] == 1:
+        decays = _products(xp, rows.decay, rows.keys)
+        last = decays[..., -1, :, None]
+        decay = None if decay is None else xp.cumulative_prod(decay, axis=2)
+
+        def meet(readers: list[Array], source: Array) -> list[Array]:
+            across = xp.matrix_transpose(source)
+            return [(x @ across) * decays for x in readers]
+
+    else:
+        levels, decay, last = _halves(xp, rows.decay)
+
+        def meet(readers: list[Array], source: Array) -> list[Array]:
+            return _meet(xp, readers, source, levels)
+
     # What reads S_{t-1} meets the decays up to t - 1: those of the row above its own.
     before = [x for x in (rows.keys, rows.address) if x is not None]
     readers = [_down(xp, x, -1) for x in before] + [rows.queries]
     met = [xp.concat(list(m), axis=-1) for m in zip(
-        *(_meet(xp, readers, source, decays) for source in rows.sources), strict=True
+        *(meet(readers, source) for source in rows.sources), strict=True
     )]  # fmt: skip
     met = [_down(xp, m, 1) for m in met[:-1]] + met[-1:]
     reach = [x if decay is None else x * _down(xp, decay, 1, 1.0) for x in before]
@@ -253,7 +284,6 @@ def _known(rows: Rows, backend: Backend) -> Known:
             solved = -_solve(own[..., size:], right, backend)
             fixed = xp.concat([rows.values, solved[..., :dv]], axis=2)
             moved = xp.concat([xp.zeros_like(reach[1]), -solved[..., dv:]], axis=2)
-    last = decays[..., -1, :, :]
     added = xp.concat([x * last for x in rows.sources], axis=2)
     return Known(
         (reach[0], asks), (met[0], met[-1]), fixed, moved,
@@ -261,13 +291,27 @@ def _known(rows: Rows, backend: Backend) -> Known:
     )  # fmt: skip
 
 
-def _meet(xp: Any, readers: list[Array], source: Array, decays: Array) -> list[Array]:
-    """Return, for every reader r, r_t . P(t, s) w_s as (chunk, trial, t, s)."""
-    if decays.shape[-1] == 1:
-        across = xp.matrix_transpose(source)
-        return [(x @ across) * decays[..., 0] for x in readers]
-    met = (decays * source[:, :, None, :, :]) @ xp.stack(readers, axis=-1)
-    return [met[..., i] for i in range(len(readers))]
+def _meet(
+    xp: Any, readers: list[Array], source: Array, levels: list[tuple[Array, Array]]
+) -> list[Array]:
+    """Return, for every reader r, r_t . P(t, s) w_s as (chunk, trial, t, s), a decay per channel.
+
+    By halves: where b lies between s and t, P(t, s) = P(t, b) P(b, s), and all pairs on its two
+    sides are one matrix product. Factors are products of decays, never quotients: none exceeds 1.
+    """
+    r = xp.stack(readers, axis=0)
+    met = r[..., None, :] @ source[None, ..., None]  # t = s: blocks of one row
+    for until, since in levels:
+        count, trials, pairs, half, key = until.shape
+        split = (count, trials, pairs, 2, half, key)
+        w = xp.reshape(source, split)[:, :, :, 0, ...] * until
+        late = xp.reshape(r, (-1, *split))[:, :, :, :, 1, ...] * since
+        across = late @ xp.matrix_transpose(w)[None, ...]
+        within = xp.reshape(met, (*across.shape[:-2], 2, half, half))
+        one, other = (within[:, :, :, :, i, ...] for i in (0, 1))
+        above = xp.concat([one, xp.zeros_like(one)], axis=-1)
+        met = xp.concat([above, xp.concat([across, other], axis=-1)], axis=-2)
+    return [met[i, :, :, 0, ...] for i in range(len(readers))]
 
 
 def _solve(below: Array, right: Array, backend: Backend) -> Array:

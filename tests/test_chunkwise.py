@@ -143,17 +143,15 @@ def test_one_call_runs_on_a_device(monkeypatch):
 
 
 def test_no_chunk_is_too_large_for_memory(monkeypatch):
-    """Products of decays are formed for as many chunks at a time as there is room for."""
+    """What a chunk needs is formed for as many chunks at a time as there is room for."""
     args = case("kda")
     want = steps.advance(*args)
-    whole = by_chunks(monkeypatch, *args)
+    whole = by_chunks(monkeypatch, *args, chunk=16)
     sizes = []
-    products = chunkwise._products
-    monkeypatch.setattr(chunkwise, "WORK", 2 * B * 16 * 16 * 6)
-    monkeypatch.setattr(
-        chunkwise, "_products", lambda *a: sizes.append(a[1].shape[0]) or products(*a)
-    )
-    parts = by_chunks(monkeypatch, *args)
+    halves = chunkwise._halves
+    monkeypatch.setattr(chunkwise, "WORK", 2 * B * 16 * 16)
+    monkeypatch.setattr(chunkwise, "_halves", lambda *a: sizes.append(a[1].shape[0]) or halves(*a))
+    parts = by_chunks(monkeypatch, *args, chunk=16)
     assert sizes == [2, 2, 1]
     agree(parts, want, args[-1], ROOM["float64"])
     agree(parts, whole, args[-1], ROOM["float64"])
