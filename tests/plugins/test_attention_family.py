@@ -46,7 +46,7 @@ def test_forgetting_attention_at_gamma_one_is_softmax_attention():
     options = {"scale": SCALE}
     ours, softmax_ = (
         run("forgetting_attention", options=options),
-        run("softmax_attention", options=options),
+        run("softmax_attention", options=options, kernel="loop"),
     )
     np.testing.assert_array_equal(ours.output, softmax_.output)
     np.testing.assert_array_equal(ours.prediction, softmax_.prediction)
@@ -114,7 +114,9 @@ def test_deltaformer_keeps_its_bound():
 def test_deltaformer_at_beta_zero_is_softmax_attention():
     options = {"scale": SCALE}
     ours = run("deltaformer", options=options, beta=0.0)
-    np.testing.assert_array_equal(ours.output, run("softmax_attention", options=options).output)
+    np.testing.assert_array_equal(
+        ours.output, run("softmax_attention", options=options, kernel="loop").output
+    )
 
 
 def test_parallax_is_the_mean_times_one_plus_the_mean_slope_less_their_product():
@@ -130,7 +132,7 @@ def test_parallax_is_the_mean_times_one_plus_the_mean_slope_less_their_product()
 
 def test_parallax_without_a_second_query_is_softmax_attention():
     options = {"scale": SCALE}
-    expected = run("softmax_attention", options=options).output
+    expected = run("softmax_attention", options=options, kernel="loop").output
     for given in ({}, {"second_query": np.zeros(())}):
         np.testing.assert_array_equal(run("parallax", options=options, **given).output, expected)
 
