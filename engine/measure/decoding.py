@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.measure.lift import lift
 
-SCORES = 2**20
+SCORES = 2**18
 """Numbers of a table of queries against entries that is in memory at a time."""
 
 
@@ -26,7 +26,9 @@ def _scores(x: np.ndarray, entries: np.ndarray, by: str) -> np.ndarray:
     square = np.sum(entries**2, axis=-1)
     product = _products(x, entries)
     if by == "distance":  # |x - e|^2 = |x|^2 - 2 x.e + |e|^2
-        return np.asarray(square - 2.0 * product)
+        product *= -2.0
+        product += square
+        return product
     if by == "cosine":
         return np.asarray(-product / np.sqrt(np.where(square > 0, square, 1.0)))
     if by == "dot":
@@ -76,10 +78,13 @@ def decoded(
     def fill(x: np.ndarray, entries: np.ndarray, known: np.ndarray, w: np.ndarray, at: Any) -> None:
         sound = np.isfinite(x).all(-1)
         scores = _scores(np.where(sound[..., None], x, 0.0), entries, by)
-        scores = np.where(known, scores, np.inf)
+        scores = scores if known.all() else np.where(known, scores, np.inf)
         size = nearest[at].shape
         scores, sound = np.broadcast_to(scores, (*size, count)), np.broadcast_to(sound, size)
         nearest[at] = np.where(sound & known.any(-1), np.argmin(scores, axis=-1), -1)
+        if not np.any(w >= 0):
+            place[at] = -1
+            return
         right = np.broadcast_to(np.maximum(w, 0), size)[..., None]
         aim = np.take_along_axis(scores, right, axis=-1)
         ahead = (scores < aim) | ((scores == aim) & (np.arange(count) < right))
@@ -172,7 +177,7 @@ def recalled(read: Any, book: Any, wanted: Any, /, by: str = "distance") -> Any:
     """
 
     def hit(x: np.ndarray, e: np.ndarray, w: np.ndarray) -> np.ndarray:
-        nearest, _ = decoded(x, e, w, by)
+        nearest, _ = decoded(x, e, np.array(-1), by)  # a rank costs as much again
         return np.where(w < 0, np.nan, (nearest == w).astype(np.float64))
 
     return lift(hit, [["value"], ["entry", "value"], []], read, book, wanted)
