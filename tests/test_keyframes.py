@@ -119,5 +119,6 @@ def test_a_shard_holds_whole_keyframes_where_it_can():
     for n in (3, 64, 100):
         shard = recorder.shard_steps([variable(1), variable(n, ("keyframe",))], 100_000)
         assert shard % n == 0 and fits / 4 < shard <= fits
-    # None fits: then a power of two, as without keyframes.
-    assert recorder.shard_steps([variable(1), variable(5000, ("keyframe",))], 100_000) == 128
+    # None fits: then a power of two, as without keyframes; these take a little of the room.
+    shard = recorder.shard_steps([variable(1), variable(5000, ("keyframe",))], 100_000)
+    assert shard == fits // 2

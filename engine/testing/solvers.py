@@ -303,8 +303,12 @@ def _fast_equals_loop(solver: Solver) -> None:
 def _close(fast: Any, loop: Any) -> None:
     """Raise AssertionError unless a result equals the step loop's up to rounding."""
     for name in loop.data_vars:
-        scale = max(1.0, float(np.nanmax(np.abs(loop[name].values), initial=0.0)))
-        error = np.abs(loop[name].values - fast[name].values)
+        want, got = loop[name].values, fast[name].values
+        if loop[name].dims[0] == "row":  # those past a trial's own are void
+            held = np.arange(len(want))[:, None] < loop["rows"].values[-1]
+            want, got = want[held], got[held]
+        scale = max(1.0, float(np.nanmax(np.abs(want), initial=0.0)))
+        error = np.abs(want - got)
         worst = float(np.nanmax(error, initial=0.0)) / scale
         # Another order of the same operations: rounding, amplified by T steps.
         assert worst < 1e-11, f"{name!r} differs by {worst:.3g} from the step loop"
