@@ -27,7 +27,7 @@ VECTOR = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 
 
 class Lanes(types.Type):
-    """A vector of floats in registers: +, - and * work lane by lane."""
+    """A vector of floats in registers: +, -, * and / work lane by lane."""
 
     def __init__(self, element: Any, count: int) -> None:
         self.element, self.count = element, count
@@ -57,6 +57,7 @@ def _operator(operation: Any, instruction: str) -> None:
 _operator(operator.add, "fadd")
 _operator(operator.sub, "fsub")
 _operator(operator.mul, "fmul")
+_operator(operator.truediv, "fdiv")
 
 
 def _spread(builder: Any, kind: Any, x: Any) -> Any:

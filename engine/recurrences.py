@@ -306,11 +306,12 @@ def _learn(
     den, noise = g + kPk, two * eps * top
     lift = noise if g * kPk < two * two * noise * den * kk else zero
     down, up, high = fill(one / den, none), fill(one / g, none), none
-    for i in range(dk):
-        gain[i] = Pk[i] / den
-        if lift > 0:
-            room[i] = P[p + (i // lanes * dk + i) * lanes + i % lanes]
-            room[i] = one / g * (room[i] - one / den * (Pk[i] * Pk[i]) + lift)
+    for i in range(0, dk, lanes):
+        store(gain, i, load(Pk, i, none) / fill(den, none))
+    if lift > 0:
+        for i in range(dk):
+            entry = P[p + (i // lanes * dk + i) * lanes + i % lanes]
+            room[i] = one / g * (entry - one / den * (Pk[i] * Pk[i]) + lift)
     for tile in range(count):
         mine, read = load(Pk, tile * lanes, none), none
         for i in range(dk):
@@ -320,7 +321,8 @@ def _learn(
             read = read + repeat(keys, following + i, none) * x
             high = larger(high, x)
         store(coming, tile * lanes, read)
-    Pk[:] = coming
+    for i in range(0, dk, lanes):
+        store(Pk, i, load(coming, i, none))
     top = largest(high)
     if lift > 0:
         for i in range(dk):
