@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from engine.errors import EngineError, InputError, PluginWarning, RunError, StabilityWarning
     from engine.experiment import run
     from engine.factories import generator, generators, solver, solvers, view, views
+    from engine.ingestion import ingest
     from engine.live import stream
     from engine.push import memory
     from engine.simulation import simulate
@@ -28,6 +29,7 @@ _HOMES = {
     "generator": "factories",
     "generators": "factories",
     "memory": "push",
+    "ingest": "ingestion",
     "open": "store",
     "run": "experiment",
     "simulate": "simulation",
@@ -40,10 +42,25 @@ _HOMES = {
 }
 
 __all__ = [
-    "EngineError", "InputError", "PluginWarning", "RunError", "StabilityWarning", "generator",
-    "generators", "memory", "open",
-    "run", "simulate", "solver", "solvers", "stream", "tune", "view", "views",
-]  # fmt: skip
+    "EngineError",
+    "InputError",
+    "PluginWarning",
+    "RunError",
+    "StabilityWarning",
+    "generator",
+    "generators",
+    "ingest",
+    "memory",
+    "open",
+    "run",
+    "simulate",
+    "solver",
+    "solvers",
+    "stream",
+    "tune",
+    "view",
+    "views",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,14 +9,22 @@ from typing import Any
 
 import typer
 
-from engine.commands import plugins, report, run, show, stream, tune
+from engine.commands import ingest, plugins, report, run, show, stream, tune
 from engine.errors import InputError, PluginWarning, RunError
 
 app = typer.Typer(
     help="Stream key-value pairs through test-time regression solvers and record every state.",
     no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
 )  # fmt: skip
-for command in (run.run, stream.stream, show.show, report.report, tune.tune):
+COMMANDS = (
+    run.run,
+    stream.stream,
+    ingest.ingest,
+    tune.tune,
+    show.show,
+    report.report,
+)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(plugins.app, name="plugins")
 

@@ -249,8 +249,8 @@ def describe(plan: Plan, sink: MemorySink | ZarrSink) -> None:
     scenario = plan.scenario
     sink.describe("", {
         "scenario": {"name": scenario.name, "text": scenario.text, "resolved": scenario.resolved},
-        "provenance": _provenance(scenario),
         **({"sealed": scenario.seal.attrs} if scenario.seal else {}),
+        "provenance": provenance(backend=scenario.table.backend, seed=scenario.table.seed),
     })  # fmt: skip
     for track in plan.tracks:
         entry, resolved = scenario.entries[track.label], scenario.resolved["solvers"][track.label]
@@ -285,13 +285,13 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in libraries}}
 
 
-def _provenance(scenario: Scenario) -> dict[str, Any]:
+def provenance(**facts: Any) -> dict[str, Any]:
+    """Return what wrote a store: versions, platform, conventions, and the facts given."""
     return {
         "versions": _versions(),
         "platform": platform.platform(),
         "machine": platform.machine(),
         "byteorder": sys.byteorder,
-        "backend": scenario.table.backend,
-        "seed": scenario.table.seed,
+        **facts,
         "conventions": CONVENTIONS,
     }

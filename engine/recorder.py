@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ BLOCK_STEPS = 2**10  # where Python steps, a block takes long enough to be worth
 
 @dataclass(frozen=True)
 class Variable:
-    """One array of a run: where it belongs, its dims, shape and dtype."""
+    """One array of a run: where it belongs, its dims, shape, dtype and attributes."""
 
     group: str
     name: str
@@ -37,6 +37,7 @@ class Variable:
     """Steps per row."""
     fill: int = 0
     """What rows that were never written read as, where they cannot be NaN."""
+    attrs: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def advances(self) -> bool:

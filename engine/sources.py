@@ -24,6 +24,11 @@ STANDARD = {
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
+def valid_name(name: str) -> bool:
+    """Return whether a variable of a stream may have this name."""
+    return bool(_NAME.fullmatch(name)) and name not in ("step", "trial")
+
+
 @dataclass(frozen=True)
 class Tokens:
     """A block of consecutive steps, as NumPy arrays of shape (step, trial, ...).
@@ -165,7 +170,7 @@ class GeneratorSource:
         self.dims.update({n: tuple(declared.get(n, "").split()) for n in self.facts})
         self._check(self.sample, 0, name)
         for n in (*self.sample, *self.facts):
-            if not _NAME.fullmatch(n) or n in ("step", "trial"):
+            if not valid_name(n):
                 raise InputError(
                     f"generator {name} draws {n!r}, which cannot name an array; use letters, "
                     "digits and '_', a letter first, and not step or trial"

@@ -94,6 +94,7 @@ class ZarrSink:
             ],
             fill_value=fill,
             dimension_names=variable.dims,
+            attributes=dict(variable.attrs),
             config={"write_empty_chunks": True},
         )
 
