@@ -35,7 +35,10 @@ def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: 
 
 
 def main() -> None:
-    """Run the command line; exit 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
+    """Run the command line.
+
+    Exit 0 done, 1 the run failed, 2 bad input, 130 interrupted, 143 terminated.
+    """
     warnings.showwarning = _warn
     for file in (sys.stdout, sys.stderr):
         if isinstance(file, io.TextIOWrapper):  # a letter that it has no code for ends no run

@@ -22,6 +22,10 @@ class RunError(EngineError, RuntimeError):
     """A run started and could not finish. The command line exits 1."""
 
 
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM). The command line exits 143."""
+
+
 class StabilityWarning(UserWarning):
     """A write overshoots so far that the rule expands what it should correct."""
 

@@ -234,6 +234,9 @@ def execute(
                 recorder.close(complete)
         sink.describe("stream", {"sha256": fingerprint.hexdigest()})
         status = "complete"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
     except OSError as error:
         done = recorder.committed if recorder else 0
         raise RunError(
@@ -263,19 +266,25 @@ def describe(plan: Plan, sink: MemorySink | ZarrSink) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until a write is whole: cut in the middle, zarr leaves tasks hanging."""
-    old = signal.getsignal(signal.SIGINT)
-    if not callable(old) or threading.current_thread() is not threading.main_thread():
+    """Hold Ctrl-C, and a SIGTERM that is caught, back until a write is whole.
+
+    Cut in the middle, zarr leaves tasks hanging.
+    """
+    asked = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    old = {number: handler for number, handler in asked.items() if callable(handler)}
+    if not old or threading.current_thread() is not threading.main_thread():
         yield
         return
     caught: list[Any] = []
-    signal.signal(signal.SIGINT, lambda *args: caught.append(args))
+    for number in old:
+        signal.signal(number, lambda *args: caught.append(args))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, old)
+        for number, handler in old.items():
+            signal.signal(number, handler)
         if caught:
-            old(*caught[0])
+            old[caught[0][0]](*caught[0])
 
 
 @cache

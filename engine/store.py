@@ -17,6 +17,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 
 from engine.errors import InputError
+from engine.lock import Lock
 from engine.recorder import Variable
 from engine.shards import Shards, chunks_per_shard, replace
 
@@ -57,7 +58,7 @@ class ZarrSink:
         self._root.update_attributes(
             {"format": FORMAT, "committed": 0, "status": "running", "writer": writer}
         )
-        self._path = path
+        self._path, self._lock = path, _claim(path)
         self._arrays: dict[str, Any] = {}
         self._shards: dict[str, Shards] = {}
 
@@ -135,6 +136,7 @@ class ZarrSink:
             # reads it, and warns when it is absent.
             warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
             zarr.consolidate_metadata(self._root.store)
+        self._lock.release()
 
 
 def _divisor(rows: int, wanted: int) -> int:
@@ -157,26 +159,19 @@ def check_free(path: Path, force: bool = False) -> None:
         raise InputError(f"{path} exists; choose another place, or replace it with --force")
     if not is_store(path):
         raise InputError(f"{path} exists and is not a run's store, so --force does not replace it")
-    attrs = zarr.open_group(str(path), mode="r").attrs.asdict()
-    writer: Any = attrs.get("writer") or {}
-    if attrs["status"] == "running" and _alive(writer.get("host"), writer.get("process")):
-        raise InputError(
-            f"{path} is being written by process {writer['process']}; choose another place, or end "
-            "that run first"
-        )
+    _claim(path).release()
 
 
-def _alive(host: Any, process: Any) -> bool:
-    """Return whether a process of this machine is still there."""
-    if host != platform.node() or not isinstance(process, int):
-        return False
+def _claim(path: Path) -> Lock:
+    """Return the lock of a store that nobody else writes."""
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return process != os.getpid()
+        return Lock(path)
+    except BlockingIOError:
+        writer: Any = zarr.open_group(str(path), mode="r").attrs.get("writer") or {}
+        raise InputError(
+            f"{path} is being written by process {writer.get('process')}; choose another place, or "
+            "end that run first"
+        ) from None
 
 
 def is_store(path: Path) -> bool:

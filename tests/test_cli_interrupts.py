@@ -44,8 +44,8 @@ def test_ctrl_c_ends_a_run_with_130_and_keeps_what_was_done():
     assert (code, out) == (130, "")
     left = engine.open("r.zarr")
     kept = left.attrs["committed"]
-    assert err == f"interrupted: r.zarr keeps the first {kept} steps, with status 'failed'\n"
-    assert left.attrs["status"] == "failed" and 0 < kept < 3_000_000
+    assert err == f"interrupted: r.zarr keeps the first {kept} steps, with status 'interrupted'\n"
+    assert left.attrs["status"] == "interrupted" and 0 < kept < 3_000_000
     assert left.sizes["step"] == kept
     last = left["solvers/delta"].isel(step=-1)
     assert np.isfinite(last["S"].values).all() and np.isfinite(last["output"].values).all()
@@ -79,8 +79,8 @@ def test_ctrl_c_in_the_middle_of_a_write_is_heard_when_it_is_whole(method, call,
     done, kept = run.attrs["status"], run.attrs["committed"]
     assert err == f"interrupted: r.zarr keeps the first {kept} steps, with status {done!r}\n"
     # What was only to be closed is complete; what was to be committed was committed first.
-    wanted = {"close": ("complete", 40), "commit": ("failed", 40), "write": ("failed", 0)}
-    assert (done, kept) == wanted.get(method, ("failed", 0))
+    wanted = {"close": ("complete", 40), "commit": ("interrupted", 40), "write": ("interrupted", 0)}
+    assert (done, kept) == wanted.get(method, ("interrupted", 0))
     assert call("show", "r.zarr")[0] == 0
     assert call("run", "small.toml", "-o", "r.zarr", "--force")[0] == 0
 
@@ -100,8 +100,8 @@ def test_ctrl_c_in_a_slow_solver_is_heard_at_once(tmp_path):
     code, _, err = interrupt(run, "r.zarr", ready)
     assert code == 130
     assert time.monotonic() - began[0] < 20  # the run itself would take minutes
-    assert err == "interrupted: r.zarr keeps the first 0 steps, with status 'failed'\n"
-    assert engine.open("r.zarr").attrs["status"] == "failed"
+    assert err == "interrupted: r.zarr keeps the first 0 steps, with status 'interrupted'\n"
+    assert engine.open("r.zarr").attrs["status"] == "interrupted"
 
 
 def test_ctrl_c_in_the_api_is_a_keyboard_interrupt(monkeypatch):
@@ -113,7 +113,7 @@ def test_ctrl_c_in_the_api_is_a_keyboard_interrupt(monkeypatch):
     monkeypatch.setattr(experiment, "loop", tired)
     with pytest.raises(KeyboardInterrupt):
         engine.run("small.toml", "r.zarr")
-    assert engine.open("r.zarr").attrs["status"] == "failed"
+    assert engine.open("r.zarr").attrs["status"] == "interrupted"
 
 
 def test_a_write_is_not_cut_and_the_interrupt_is_not_lost():
@@ -138,3 +138,67 @@ def test_a_run_in_a_thread_is_a_run():
     worker.start()
     worker.join()
     assert engine.open("r.zarr").attrs["status"] == "complete"
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does_with_143():
+    Path("long.toml").write_text(LONG)
+    run = start(["run", "long.toml", "-o", "r.zarr"])
+    deadline = time.monotonic() + 30
+    while not committed("r.zarr"):
+        assert run.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    run.send_signal(signal.SIGTERM)
+    code, out, err = finished(run)
+    assert (code, out) == (143, "")
+    left = engine.open("r.zarr")
+    kept = left.attrs["committed"]
+    assert err == f"interrupted: r.zarr keeps the first {kept} steps, with status 'interrupted'\n"
+    assert left.sizes["step"] == kept > 0
+    assert np.isfinite(left["solvers/delta/S"].isel(step=-1).values).all()
+
+
+def test_a_store_has_one_writer_which_a_kill_ends():
+    """The lock is the process's: no file of it is left behind, no process id is taken over."""
+    Path("long.toml").write_text(LONG)
+    run = start(["run", "long.toml", "-o", "r.zarr"])
+    deadline = time.monotonic() + 30
+    while not committed("r.zarr"):
+        assert run.poll() is None and time.monotonic() < deadline
+        time.sleep(0.005)
+    before = committed("r.zarr")
+    with pytest.raises(engine.InputError, match=f"is being written by process {run.pid}; "):
+        from engine.store import ZarrSink
+
+        ZarrSink(Path("r.zarr"), 1, force=True)
+    assert run.poll() is None and committed("r.zarr") >= before
+    run.kill()
+    assert finished(run)[0] == -signal.SIGKILL
+    left = engine.open("r.zarr")
+    assert left.attrs["status"] == "running" and left.sizes["step"] >= before
+    ZarrSink(Path("r.zarr"), 1, force=True)
+
+
+def test_a_store_that_is_being_written_is_refused_in_the_same_process_too():
+    from engine import experiment
+    from engine.store import ZarrSink
+
+    plan = experiment.prepare("small.toml", {})
+    sink = experiment.store_sink(plan, Path("r.zarr"))
+    with pytest.raises(engine.InputError, match=f"written by process {os.getpid()}; "):
+        ZarrSink(Path("r.zarr"), 1, force=True)
+    experiment.execute(plan, sink)
+    assert engine.open("r.zarr").attrs["status"] == "complete"
+    ZarrSink(Path("r.zarr"), 1, force=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["with a space", "\u03bb-\u8a18\u61b6", "trailing.zarr/", "a'b\"c"]
+)
+def test_a_store_may_be_called_anything(name, call):
+    """Spaces, letters of any script, a slash at the end: written, shown, read, replaced."""
+    assert call("run", "small.toml", "-o", name)[0] == 0
+    assert engine.open(name).attrs["status"] == "complete"
+    assert call("show", name)[0] == 0
+    code, _, err = call("run", "small.toml", "-o", name)
+    assert code == 2 and "--force" in err
+    assert call("run", "small.toml", "-o", name, "--force")[0] == 0

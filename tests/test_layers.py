@@ -22,7 +22,7 @@ LAYERS = (
         "answers", "push", "live", "liveframes", "midway", "sealed", "tuning", "fill",
         "lines",
     },
-    {"shards", "store", "summary", "ingestion"},
+    {"shards", "lock", "store", "summary", "ingestion"},
     {"figures", "printing", "commands", "cli", "testing"},
 )  # fmt: skip
 LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from engine.errors import InputError
+from engine.errors import InputError, Terminated
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 PluginsDir = Annotated[
@@ -40,3 +44,20 @@ def assignment(text: str) -> tuple[str, Any]:
     except tomllib.TOMLDecodeError:
         return key.strip(), value
     return key.strip(), read["x"] if len(read) == 1 else value
+
+
+@contextmanager
+def ends_when_asked() -> Iterator[None]:
+    """Let SIGTERM end a run as Ctrl-C does: what is written is whole, and the store says so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        raise Terminated
+
+    old = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)

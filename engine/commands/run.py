@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engine.commands.options import AsJson, Assign, PluginsDir, assignment, use_plugins
-from engine.errors import RunError
+from engine.commands.options import (
+    AsJson,
+    Assign,
+    PluginsDir,
+    assignment,
+    ends_when_asked,
+    use_plugins,
+)
+from engine.errors import RunError, Terminated
 from engine.printing import pipe, print_json, progress, table
 
 if TYPE_CHECKING:
@@ -49,12 +56,14 @@ def run(
     path = out.expanduser() if out else _free(Path("runs"), plan.scenario.name)
     sink = experiment.store_sink(plan, path, force)
     try:
-        with progress(plan.scenario.name, plan.source.steps) as done:
+        with ends_when_asked(), progress(plan.scenario.name, plan.source.steps) as done:
             experiment.execute(plan, sink, lambda frame: done(frame.stop))
     except RunError as error:
         raise RunError(f"{error}\n  {_kept(path)}") from error
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as asked:
         print(f"interrupted: {_kept(path)}", file=sys.stderr)
+        if isinstance(asked, Terminated):
+            raise SystemExit(143) from None
         raise
     rows = summarise(store.open(path), plan.tracks)
     with pipe():
