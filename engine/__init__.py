@@ -10,12 +10,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.errors import EngineError, InputError, PluginWarning, RunError, StabilityWarning
+    from engine.errors import (
+        DamageError,
+        EngineError,
+        InputError,
+        PluginWarning,
+        ReplayWarning,
+        RunError,
+        StabilityWarning,
+    )  # fmt: skip
     from engine.experiment import run
     from engine.factories import generator, generators, solver, solvers, view, views
     from engine.ingestion import ingest
     from engine.live import stream
     from engine.push import memory
+    from engine.rerun import replay
     from engine.simulation import simulate
     from engine.store import open
     from engine.tuning import tune
@@ -23,6 +32,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "EngineError": "errors",
     "InputError": "errors",
+    "DamageError": "errors",
+    "ReplayWarning": "errors",
     "PluginWarning": "errors",
     "RunError": "errors",
     "StabilityWarning": "errors",
@@ -31,6 +42,7 @@ _HOMES = {
     "memory": "push",
     "ingest": "ingestion",
     "open": "store",
+    "replay": "rerun",
     "run": "experiment",
     "simulate": "simulation",
     "solver": "factories",
@@ -42,9 +54,11 @@ _HOMES = {
 }
 
 __all__ = [
+    "DamageError",
     "EngineError",
     "InputError",
     "PluginWarning",
+    "ReplayWarning",
     "RunError",
     "StabilityWarning",
     "generator",
@@ -52,6 +66,7 @@ __all__ = [
     "ingest",
     "memory",
     "open",
+    "replay",
     "run",
     "simulate",
     "solver",

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from engine.commands import ingest, plugins, report, run, show, stream, tune
+from engine.commands import ingest, plugins, replay, report, run, show, stream, tune
 from engine.errors import InputError, PluginWarning, RunError
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 )  # fmt: skip
 COMMANDS = (
     run.run,
+    replay.replay,
     stream.stream,
     ingest.ingest,
     tune.tune,

@@ -26,6 +26,14 @@ class Terminated(KeyboardInterrupt):
     """The process was asked to end (SIGTERM). The command line exits 143."""
 
 
+class DamageError(RunError):
+    """What a store holds is not what was written into it. The command line exits 1."""
+
+
+class ReplayWarning(UserWarning):
+    """States are recomputed by something else than what made them: equal up to rounding only."""
+
+
 class StabilityWarning(UserWarning):
     """A write overshoots so far that the rule expands what it should correct."""
 

@@ -14,17 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import coefficients
 from engine.answers import Prober
+from engine.api import Generator
 from engine.backend import backend as get_backend
 from engine.errors import InputError, RunError, at
 from engine.frames import Frame
 from engine.loop import loop
 from engine.probes import Question, question
-from engine.recorder import MemorySink, Recorder, block_steps, layout, shard_steps
+from engine.recorder import MemorySink, Recorder, Sink, block_steps, layout, shard_steps
 from engine.scenario import Scenario, load
 from engine.sources import Fingerprint, GeneratorSource, Source
 from engine.track import Track
@@ -46,12 +48,16 @@ CONVENTIONS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """A scenario ready to run: its stream, its solvers in their empty state, its probes."""
+    """A scenario ready to run: its stream, its solvers in their empty state, its probes.
+
+    `parent` says which run the stream is read from, if it is.
+    """
 
     scenario: Scenario
     source: Source
     tracks: list[Track]
     questions: list[Question] = dataclasses.field(default_factory=list)
+    parent: Mapping[str, Any] | None = None
 
 
 def prepare(
@@ -70,12 +76,24 @@ def prepare(
         Before anything is written.
     """
     made = load(scenario, overrides, sealed)
-    table, tracks = made.table, []
+    assert not isinstance(made.generator, Path)
+    with at(f"{made.where}: stream"):
+        source = GeneratorSource(made.generator, made.table.seed, made.table.trials, made.steps)
+    return Plan(made, source, tracks(made, source, live), questions(made, source))
+
+
+def tracks(made: Scenario, source: Source, live: bool = False) -> list[Track]:
+    """Return the solvers of a scenario in their empty state, ready for a stream.
+
+    Raises
+    ------
+    InputError
+        If a solver or a coefficient does not fit the stream.
+    """
+    table, found = made.table, []
     record = live or table.record == "every"
     with at(f"{made.where}: backend = {table.backend!r}"):
         backend = get_backend(table.backend)
-    with at(f"{made.where}: stream"):
-        source = GeneratorSource(made.generator, table.seed, table.trials, made.steps)
     for label, entry in made.entries.items():
         with at(f"{made.where}: solvers.{label}"):
             track = Track(
@@ -86,12 +104,17 @@ def prepare(
             value = made.resolved["solvers"][label][name]
             with at(f"{made.where}: solvers.{label}.{name} = {value!r}"):
                 coefficients.check(binding, source.sample, source.trials, track.sizes)
-        tracks.append(track)
-    questions = []
-    for name, probe in table.probes.items():
+        found.append(track)
+    return found
+
+
+def questions(made: Scenario, source: Source) -> list[Question]:
+    """Return the probes of a scenario, put to a stream."""
+    found = []
+    for name, probe in made.table.probes.items():
         with at(f"{made.where}: probes.{name}"):
-            questions.append(question(name, probe, source))
-    return Plan(made, source, tracks, questions)
+            found.append(question(name, probe, source))
+    return found
 
 
 def run(
@@ -155,13 +178,11 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
     path = path.expanduser()
     steps = _length(plan)
     check_free(path, force)
-    for field in dataclasses.fields(plan.scenario.generator):  # type: ignore[arg-type]
-        given = getattr(plan.scenario.generator, field.name)
-        inside = isinstance(given, Path) and given.resolve().is_relative_to(path.resolve())
-        if inside and path.exists():
+    for name, given in _files(plan.scenario.generator):
+        if path.exists() and given.resolve().is_relative_to(path.resolve()):
             raise InputError(
-                f"{path} holds what the stream is read from (stream.{field.name} = {given}); "
-                "choose another place"
+                f"{path} holds what the stream is read from ({name} = {given}); choose another "
+                "place"
             )
     variables = list(layout(plan.source, plan.tracks, plan.scenario.table.states))
     with at(f"{plan.scenario.where}: stream.steps"):
@@ -179,6 +200,17 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
             shutil.rmtree(path.resolve())
         raise
     return sink
+
+
+def _files(generator: Generator | Path) -> Iterator[tuple[str, Path]]:
+    """Yield the files that a stream is read from, each with the name of its option."""
+    if isinstance(generator, Path):
+        yield "run", generator
+        return
+    for field in dataclasses.fields(generator):  # type: ignore[arg-type]
+        given = getattr(generator, field.name)
+        if isinstance(given, Path):
+            yield f"stream.{field.name}", given
 
 
 def _check_room(path: Path, steps: int, row_bytes: int) -> None:
@@ -202,12 +234,10 @@ def _length(plan: Plan) -> int:
     return plan.source.steps
 
 
-def execute(
-    plan: Plan, sink: MemorySink | ZarrSink, watch: Callable[[Frame], None] | None = None
-) -> None:
+def execute(plan: Plan, sink: Sink, watch: Callable[[Frame], None] | None = None) -> None:
     """Run a plan into a sink, calling `watch` with every frame."""
     steps, scenario = _length(plan), plan.scenario
-    shard = None if isinstance(sink, MemorySink) else sink.shard
+    shard: int | None = getattr(sink, "shard", None)  # memory takes frames as they come
     block = block_steps(plan.source, plan.tracks)
     if shard:
         block = math.gcd(block, shard)
@@ -247,13 +277,14 @@ def execute(
             sink.close(status)
 
 
-def describe(plan: Plan, sink: MemorySink | ZarrSink) -> None:
+def describe(plan: Plan, sink: Sink) -> None:
     """Say what is being run before anything of it is stored."""
     scenario = plan.scenario
     sink.describe("", {
         "scenario": {"name": scenario.name, "text": scenario.text, "resolved": scenario.resolved},
         **({"sealed": scenario.seal.attrs} if scenario.seal else {}),
         "provenance": provenance(backend=scenario.table.backend, seed=scenario.table.seed),
+        **({"parent": dict(plan.parent)} if plan.parent else {}),
     })  # fmt: skip
     for track in plan.tracks:
         entry, resolved = scenario.entries[track.label], scenario.resolved["solvers"][track.label]
@@ -288,16 +319,17 @@ def uninterrupted() -> Iterator[None]:
 
 
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """Return the versions that a run's numbers may depend on."""
-    libraries = ("ttr-engine", "numpy", "xarray", "zarr", "pluggy")
+    libraries = ["ttr-engine", "numpy", "xarray", "zarr", "pluggy"]
+    libraries += [name for name in ("numba",) if find_spec(name)]
     return {"python": platform.python_version(), **{name: version(name) for name in libraries}}
 
 
 def provenance(**facts: Any) -> dict[str, Any]:
     """Return what wrote a store: versions, platform, conventions, and the facts given."""
     return {
-        "versions": _versions(),
+        "versions": versions(),
         "platform": platform.platform(),
         "machine": platform.machine(),
         "byteorder": sys.byteorder,

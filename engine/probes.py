@@ -52,14 +52,14 @@ class Probe(BaseModel):
             and all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in row)
             for row in rows
         )
-        if not isinstance(value, str) and not (rows and whole):
+        if value is not None and not isinstance(value, str) and not (rows and whole):
             raise ValueError("must be a path, or a list of lists of numbers, all of one length")
         return value
 
     @field_validator("steps")
     @classmethod
-    def _increasing(cls, steps: list[int]) -> list[int]:
-        if any(b <= a for a, b in zip([0, *steps], steps, strict=False)):
+    def _increasing(cls, steps: list[int] | None) -> list[int] | None:
+        if steps and any(b <= a for a, b in zip([0, *steps], steps, strict=False)):
             raise ValueError("must be numbers of steps, each larger than the one before")
         return steps
 

@@ -370,3 +370,6 @@ class Recorder:
                     self.put(group, name, ("trial", *track.state_dims[name]), array)
             if rows and final:
                 self.put(group, "rows", ("trial",), track.recorded()["rows"])
+            if rows and self._states == "keyframes":  # the rows follow from the stream
+                held = int(track.recorded()["rows"].max(initial=0))
+                self._sink.describe(group, {"rows_held": held})

@@ -16,8 +16,8 @@ Array = Any
 class _Buffer:
     """Storage of shape (trial, capacity, ...) and, per trial, how many of its rows are taken."""
 
-    def __init__(self, array: Array, taken: np.ndarray) -> None:
-        self.array, self.taken = array, taken
+    def __init__(self, array: Array, taken: np.ndarray, rewritten: bool = False) -> None:
+        self.array, self.taken, self.rewritten = array, taken, rewritten
 
     def reserve(self, rows: int) -> None:
         trials, capacity, *shape = self.array.shape
@@ -57,12 +57,17 @@ class Rows:
         """The rows as one array (trial, longest length, ...); those past a trial's own are void."""
         return self._buffer.array[:, : int(self.length.max(initial=0)), ...]
 
+    @property
+    def rewritten(self) -> bool:
+        """Whether rows were changed since they were appended: earlier states are not in these."""
+        return self._buffer.rewritten
+
     def append(self, row: Array) -> Rows:
         """Return the rows with `row`, of shape (trial, ...), added at every trial's end."""
         buffer, length = self._buffer, self.length
         if np.any(buffer.taken > length):
             xp = array_namespace(buffer.array)
-            buffer = _Buffer(xp.asarray(buffer.array, copy=True), length.copy())
+            buffer = _Buffer(xp.asarray(buffer.array, copy=True), length.copy(), buffer.rewritten)
         buffer.reserve(int(length.max(initial=0)) + 1)
         if length.size and np.all(length == length[0]):
             buffer.array[:, int(length[0]), ...] = row
@@ -108,7 +113,7 @@ class Rows:
         new = function(old)  # with its spare room, so that appending copies nothing
         if new is old or (isinstance(new, np.ndarray) and np.may_share_memory(new, old)):
             new = array_namespace(old).asarray(new, copy=True)
-        return Rows(new, self.length, _Buffer(new, self.length.copy()))
+        return Rows(new, self.length, _Buffer(new, self.length.copy(), rewritten=True))
 
     def where(self, mask: np.ndarray, old: Rows) -> Rows:
         """Return these rows where `mask` (trial,) is true and `old` elsewhere.
@@ -119,7 +124,8 @@ class Rows:
         length = np.where(mask, self.length, old.length)
         if self._buffer is not old._buffer:
             mixed = self._mixed(mask, old)
-            return Rows(mixed, length, _Buffer(mixed, length.copy()))
+            rewritten = self.rewritten or old.rewritten
+            return Rows(mixed, length, _Buffer(mixed, length.copy(), rewritten))
         # Only places that these rows took are freed: one behind `old` may be another state's.
         freed = ~mask & (self.length > old.length)
         self._buffer.taken = np.where(freed, old.length, self._buffer.taken)

@@ -81,14 +81,15 @@ class Entry:
 class Scenario:
     """A checked scenario; `resolved` is its complete form, every default filled in.
 
-    `where` names it in messages: its file, or "scenario".
+    `where` names it in messages: its file, or "scenario". `generator` may be the store of a run,
+    whose stream is read instead of drawn.
     """
 
     name: str
     where: str
     text: str
     table: Table
-    generator: Generator
+    generator: Generator | Path
     steps: int | None
     entries: Mapping[str, Entry]
     resolved: dict[str, Any] = field(repr=False)
@@ -141,7 +142,7 @@ def load(
             with at(f"override {key} = {value!r}"):
                 override(table, key, native(value))
         sealing.choose(table, sealed)
-        made = _resolve(name, where, text, table, path.parent if path else Path())
+        made = resolve(name, where, text, table, path.parent if path else Path())
         if not sealed:
             return made
         ours = path in shipped().values()
@@ -222,7 +223,10 @@ def solvers(
     return table, {n: _entry(n, options, whole=False)[0] for n, options in table.solvers.items()}
 
 
-def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path) -> Scenario:
+def resolve(
+    name: str, where: str, text: str, raw: dict[str, Any], folder: Path, stored: Path | None = None
+) -> Scenario:
+    """Return the scenario of a table; its stream is the one `stored` in a run, if given."""
     table = _validated(raw)
     clash = sorted(LABELS_TAKEN & set(table.solvers))
     if clash and table.probes:
@@ -232,7 +236,8 @@ def _resolve(name: str, where: str, text: str, raw: dict[str, Any], folder: Path
     for what, names in (("solvers", table.solvers), ("probes", table.probes)):
         _check_twins(what, names)
     table.probes = {name: probe.beside(folder) for name, probe in table.probes.items()}
-    generator, steps, stream = _stream(table.stream, folder)
+    drawn = (stored, None, table.stream) if stored else _stream(table.stream, folder)
+    generator, steps, stream = drawn
     entries, solvers = {}, {}
     for label, options in table.solvers.items():
         entries[label], solvers[label] = _entry(label, options)

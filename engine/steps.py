@@ -33,6 +33,8 @@ class Block:
         Coefficients of `write` and of `read`.
     record : bool
         Whether the states on the way are wanted.
+    silent : bool
+        Whether the step loop may leave out the reads: only the state after the block is wanted.
     """
 
     start: int
@@ -43,6 +45,7 @@ class Block:
     writes: Mapping[str, Array]
     reads: Mapping[str, Array]
     record: bool = True
+    silent: bool = False
 
     def cut(self, n: int) -> Iterator[Block]:
         """Yield the pieces that end where a multiple of `n` steps is done; a last one may not."""
@@ -100,7 +103,7 @@ def advance(solver: Solver, state: Any, block: Block, backend: Backend) -> Advan
     xp, device = backend.xp, backend.device
     n, trials, _ = block.keys.shape
     shape, dtype = (n, trials, block.values.shape[-1]), block.keys.dtype
-    prediction, output = (xp.empty(shape, dtype=dtype, device=device) for _ in range(2))
+    prediction, output = (xp.zeros(shape, dtype=dtype, device=device) for _ in range(2))
     states: dict[str, Any] = {
         name: np.empty((n, trials), dtype=np.int64)
         if name == "rows"
@@ -114,14 +117,16 @@ def advance(solver: Solver, state: Any, block: Block, backend: Backend) -> Advan
         for i in range(n):
             k, v, q = block.keys[i, ...], block.values[i, ...], block.queries[i, ...]
             for_read = {name: x[i, ...] for name, x in reads.items()}
-            store(prediction, i, solver.read(state, k, **for_read), "read")
+            if not block.silent:
+                store(prediction, i, solver.read(state, k, **for_read), "read")
             skip = mask is not None and not mask[i].all()
             old = copied(xp, state) if skip else state
             new = solver.write(state, k, v, **{name: x[i, ...] for name, x in writes.items()})
             if type(new) is not type(state):
                 raise TypeError(f"write gave {type(new).__name__}, not {type(state).__name__}")
             state = _select(xp, device, mask[i], new, old) if mask is not None and skip else new
-            store(output, i, solver.read(state, q, **for_read), "read")
+            if not block.silent:
+                store(output, i, solver.read(state, q, **for_read), "read")
             for name, x in zip(state._fields, state, strict=True):
                 if isinstance(x, Rows):
                     states["rows"][i] = x.length

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -15,8 +16,9 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import LocalStore
 
-from engine.errors import InputError
+from engine.errors import DamageError, InputError
 from engine.lock import Lock
 from engine.recorder import Variable
 from engine.shards import Shards, chunks_per_shard, replace
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 FORMAT = 1
+CHUNK = re.compile(r"(?P<path>.+)/c(?P<at>(/[0-9]+)*)")
 CHUNK_BYTES = 4 * 2**20
 
 
@@ -182,6 +185,47 @@ def is_store(path: Path) -> bool:
         return False
 
 
+class Guarded(LocalStore):
+    """A store on disk in which a missing or empty chunk is an error, not fill values."""
+
+    async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
+        """Return the bytes under a key; zarr itself takes a chunk that is not there for fill."""
+        got = await super().get(key, prototype, byte_range)
+        # Every chunk of ours is written, empty or not, before the mark passes it.
+        if not got and (chunk := CHUNK.fullmatch(key)):
+            where = f"chunk {chunk['at'].strip('/') or 0} of {chunk['path']}"
+            raise DamageError(
+                f"{self.root}: {where} is {'missing' if got is None else 'empty'}; "
+                "`engine show --check` says what else is damaged"
+            )
+        return got
+
+
+def group(path: str | Path) -> Any:
+    """Return the zarr group of a run as it stands, for reading; a missing chunk is an error.
+
+    Raises
+    ------
+    InputError
+        If there is no run at `path`, or it was written by a newer release.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    if not is_store(path):
+        raise InputError(f"{path} is not a run's store: it has no attribute 'format'")
+    found = zarr.open_group(Guarded(path, read_only=True), mode="r")
+    attrs: dict[str, Any] = found.attrs.asdict()
+    if int(attrs["format"]) > FORMAT:
+        raise InputError(
+            f"{path} has format {attrs['format']}, this release reads up to {FORMAT}; "
+            "upgrade ttr-engine"
+        )
+    if "scenario" not in attrs or "stream/keys" not in found:
+        raise InputError(f"{path} has no stream: its run was killed, or has only just begun")
+    return found
+
+
 def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     """Open a run, lazily.
 
@@ -213,30 +257,25 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     if chunks is not None and not importlib.util.find_spec("dask"):
         raise InputError(f"chunks = {chunks!r} needs dask: pip install 'ttr-engine[cluster]'")
     path = Path(path).expanduser()
-    if not path.exists():
-        raise InputError(f"{path} does not exist")
-    if not is_store(path):
-        raise InputError(f"{path} is not a run's store: it has no attribute 'format'")
-    group = zarr.open_group(str(path), mode="r")
-    attrs: dict[str, Any] = group.attrs.asdict()
-    if int(attrs["format"]) > FORMAT:
-        raise InputError(
-            f"{path} has format {attrs['format']}, this release reads up to {FORMAT}; "
-            "upgrade ttr-engine"
-        )
-    if "scenario" not in attrs or "stream/keys" not in group:
-        raise InputError(f"{path} has no stream: its run was killed, or has only just begun")
+    attrs: dict[str, Any] = group(path).attrs.asdict()
     # A store that is still being written, or was cut, has no consolidated metadata.
     consolidated = attrs["status"] == "complete"
     with warnings.catch_warnings():
         # A live store holds files that are being put in place; zarr names each as a stranger.
         warnings.filterwarnings("ignore", message="Object at .* is not recognized")
         tree: xr.DataTree = xr.open_datatree(
-            path, engine="zarr", consolidated=consolidated, chunks=chunks
-        )
+            Guarded(path, read_only=True),  # type: ignore[arg-type]
+            engine="zarr", consolidated=consolidated, chunks=chunks,
+        )  # fmt: skip
     committed = int(attrs["committed"])
     if committed != tree.sizes.get("step", committed):
         tree = tree.map_over_datasets(lambda ds: _shown(ds, committed))
+    if "keyframes" in tree.children:
+        from engine import xarray_backend
+
+        solvers = dict(tree.children["solvers"].children)
+        for label in tree.children["keyframes"].children:
+            tree[f"solvers/{label}"] = xarray_backend.completed(solvers[label], path, label, chunks)
     return tree
 
 
@@ -256,20 +295,22 @@ def describe(path: str | Path) -> dict[str, Any]:
     InputError
         If there is no run at `path`.
     """
-    tree = open(path)
-    variables = {}
+    tree, root, variables = open(path), group(path), {}
     for node in tree.subtree:
         for name, x in node.to_dataset(inherit=False).variables.items():
             sizes = {str(d): n for d, n in x.sizes.items()}
             full = f"{node.path}/{name}".lstrip("/")
-            variables[full] = {"dims": sizes, "dtype": str(x.dtype), "bytes": int(x.nbytes)}
+            variables[full] = {
+                "dims": sizes, "dtype": str(x.dtype), "bytes": int(x.nbytes),
+                "stored": full in root,
+            }  # fmt: skip
     attrs, resolved = tree.attrs, tree.attrs["scenario"]["resolved"]
-    stored = zarr.open_group(str(path), mode="r")["stream/keys"]
+    stored = root["stream/keys"]
     return {
         **{key: attrs[key] for key in ("format", "status", "committed", "scenario", "provenance")},
         **({"sealed": attrs["sealed"]} if "sealed" in attrs else {}),
-        "steps": int(stored.shape[0]),  # type: ignore[union-attr]
-        "trials": int(stored.shape[1]),  # type: ignore[union-attr]
+        "steps": int(stored.shape[0]),
+        "trials": int(stored.shape[1]),
         "solvers": resolved["solvers"],
         "stream_sha256": tree["stream"].attrs.get("sha256"),
         "bytes_on_disk": sum(f.stat().st_size for f in Path(path).rglob("*") if f.is_file()),

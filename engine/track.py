@@ -55,6 +55,7 @@ class Track:
         self.label, self.solver, self.view = label, solver, view
         self.bindings = {name: b.on(source.sample) for name, b in bindings.items()}
         self.backend, self.dtype = backend, np.dtype(dtype)
+        self.silent = False  # whether only the state is wanted, not what it answers on the way
         self.record, self.keyframes = record, 0 if record else keyframes
         self.seconds, self.steps, self.trials = 0.0, 0, source.trials
         key, value = source.sample["keys"].shape[-1], source.sample["values"].shape[-1]
@@ -188,7 +189,9 @@ class Track:
             writes = {name: device[name] for name in self._writes}
             reads = {name: device[name] for name in self._reads}
             mask = tokens.arrays.get("mask")
-            block = Block(tokens.start, keys, values, queries, mask, writes, reads, self.record)
+            block = Block(
+                tokens.start, keys, values, queries, mask, writes, reads, self.record, self.silent
+            )
             if self.keyframes:
                 prediction, output, states, frames = self._by_keyframes(block, tokens)
             else:

@@ -176,6 +176,7 @@ def test_show_json_is_the_same_and_more(call):
         "dims": {"step": 40, "trial": 2, "key": 4, "key_2": 4},
         "dtype": "float64",
         "bytes": 40 * 2 * 16 * 8,
+        "stored": True,
     }
     stored = sum(p.stat().st_size for p in Path("r.zarr").rglob("*") if p.is_file())
     assert facts["bytes_on_disk"] == stored

@@ -40,7 +40,6 @@ def test_a_keyframe_is_the_state_after_so_many_writes(n, tmp_path, small_shards)
     """Whether a shard holds some keyframes, parts of one, or the run none at all."""
     memory = engine.run(SCENARIO, record={"keyframes": n})
     stored = engine.run(SCENARIO, tmp_path / "run.zarr", record={"keyframes": n})
-    assert_same(flat(stored), flat(memory))
     got, _ = plain(tmp_path / "run.zarr")
     assert_same(got, flat(memory))
     assert_keyframes(got, in_memory(), n)
@@ -81,8 +80,9 @@ def test_a_cut_run_shows_the_keyframes_of_its_committed_steps(n, tmp_path, monke
     run = engine.open(tmp_path / "run.zarr")
     committed = run.attrs["committed"]
     assert 60 <= committed < 150
-    assert_keyframes(flat(run), in_memory(), n, committed=committed)
     root = zarr.open_group(str(tmp_path / "run.zarr"), mode="r")
+    stored = {path: x for path, x in flat(run).items() if path in root}  # the rest is recomputed
+    assert_keyframes(stored, in_memory(), n, committed=committed)
     assert root["keyframes/rls/P"].shape[0] == 150 // n
 
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the bottom. A module may import its own layer and those below it, without a circle.
 LAYERS = (
-    {"errors", "ops", "rows", "draws", "api"},
+    {"errors", "ops", "rows", "draws", "api", "agreement"},
     {
         "linear", "signatures", "registry", "backend", "sources", "coefficients", "factories",
         "cards", "measure", "steps", "tiles", "lanes", "recurrences", "compiled", "chunkwise",
@@ -22,7 +22,10 @@ LAYERS = (
         "answers", "push", "live", "liveframes", "midway", "sealed", "tuning", "fill",
         "lines",
     },
-    {"shards", "lock", "store", "summary", "ingestion"},
+    {
+        "shards", "lock", "ingestion", "store", "summary", "recorded", "trajectory",
+        "xarray_backend", "rerun", "verify",
+    },
     {"figures", "printing", "commands", "cli", "testing"},
 )  # fmt: skip
 LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}

@@ -46,14 +46,21 @@ def run(
 ) -> None:
     """Run a scenario, record it, and print what it came to."""
     use_plugins(plugins_dir)
-    from engine import experiment, store
-    from engine.summary import summarise
+    from engine import experiment
 
     given = {"seed": seed, "trials": trials, "backend": backend}
     overrides = {key: value for key, value in given.items() if value is not None}
     overrides |= dict(assignment(text) for text in assign or [])
     plan = experiment.prepare(scenario, overrides, sealed=sealed)
-    path = out.expanduser() if out else _free(Path("runs"), plan.scenario.name)
+    path = out.expanduser() if out else free(Path("runs"), plan.scenario.name)
+    record(plan, path, force, as_json)
+
+
+def record(plan: Plan, path: Path, force: bool, as_json: bool) -> None:
+    """Run a plan into a store and print what it came to."""
+    from engine import experiment, store
+    from engine.summary import summarise
+
     sink = experiment.store_sink(plan, path, force)
     try:
         with ends_when_asked(), progress(plan.scenario.name, plan.source.steps) as done:
@@ -83,7 +90,7 @@ def _kept(path: Path) -> str:
     return f"{path} keeps the first {attrs['committed']} steps, with status {attrs['status']!r}"
 
 
-def _free(folder: Path, name: str) -> Path:
+def free(folder: Path, name: str) -> Path:
     """Return runs/NAME.zarr, or the first of NAME-2.zarr, ... that is not taken."""
     names = (f"{name}.zarr" if i == 1 else f"{name}-{i}.zarr" for i in count(1))
     return next(folder / n for n in names if not (folder / n).exists())

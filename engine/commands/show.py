@@ -35,7 +35,7 @@ def show(
             name,
             " x ".join(f"{d} {n}" for d, n in v["dims"].items()) or "one number",
             v["dtype"],
-            f"{v['bytes']:,}",
+            f"{v['bytes']:,}" if v["stored"] else "recomputed",
         ]
         for name, v in facts["variables"].items()
     ]

@@ -1,0 +1,80 @@
+"""A stored stream through the same solvers again, or through others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine import experiment, store
+from engine.experiment import Plan
+from engine.recorded import RunStream, restored, scenario_sha256
+from engine.recorder import MemorySink
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def replay(
+    path: str | Path,
+    solvers: Sequence[str] | Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    **overrides: Any,
+) -> xr.DataTree:
+    """Send the stream of a stored run through its solvers again, or through others.
+
+    Parameters
+    ----------
+    path : str or Path
+        A run's store. Of a run that did not finish, the steps that are complete.
+    solvers : sequence of str, or mapping of str to table, optional
+        Labels of the run or names of registered solvers; or tables as a scenario has them, by
+        label. None is the solvers of the run.
+    out : str or Path, optional
+        Where to store the new run; None keeps it in memory.
+    **overrides
+        As for `engine.run`, except that nothing of the stream may be set.
+
+    Returns
+    -------
+    DataTree
+        The new run. Its attribute `parent` names the old one: path, hash of the stream and of the
+        scenario.
+
+    Raises
+    ------
+    InputError
+        If there is no run at `path`, a solver or an override is wrong, or `out` is taken.
+    RunError
+        If a solver failed, or what is read is damaged.
+    """
+    plan = prepare(path, solvers, overrides)
+    if out is None:
+        sink = MemorySink()
+        experiment.execute(plan, sink)
+        return sink.tree()
+    experiment.execute(plan, experiment.store_sink(plan, Path(out)))
+    return store.open(out)
+
+
+def prepare(
+    path: str | Path,
+    solvers: Sequence[str] | Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Return the plan of a replay."""
+    path = Path(path).expanduser()
+    root = store.group(path)
+    attrs: dict[str, Any] = root.attrs.asdict()
+    made = restored(path, attrs, solvers, overrides)
+    source = RunStream(path)
+    made.resolved["stream"] = {**made.resolved["stream"], "steps": source.steps}
+    parent = {
+        "path": str(path.resolve()),
+        "stream_sha256": root["stream"].attrs.get("sha256"),
+        "scenario_sha256": scenario_sha256(attrs),
+        **({"sealed": attrs["sealed"]} if "sealed" in attrs else {}),
+    }
+    return Plan(
+        made, source, experiment.tracks(made, source), experiment.questions(made, source), parent
+    )
