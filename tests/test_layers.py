@@ -24,7 +24,7 @@ LAYERS = (
     },
     {
         "shards", "lock", "ingestion", "store", "summary", "recorded", "trajectory",
-        "xarray_backend", "rerun", "verify",
+        "xarray_backend", "rerun", "verify", "integrity",
     },
     {"figures", "printing", "commands", "cli", "testing"},
 )  # fmt: skip

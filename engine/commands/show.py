@@ -13,12 +13,24 @@ from engine.printing import print_json, table
 
 def show(
     run: Annotated[Path, typer.Argument(help="A run's store.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Read every chunk: exit 1 if anything is damaged.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what is in a run: scenario, solvers, steps valid, sizes, provenance."""
     from engine import store
     from engine.sealed import mark
 
+    if check:
+        from engine import integrity
+
+        found = integrity.check(run)
+        if as_json:
+            print_json({"run": str(run), "damage": [damage.plain() for damage in found]})
+        else:
+            print(*(map(str, found) if found else [f"{run}: nothing is damaged"]), sep="\n")
+        raise typer.Exit(int(bool(found)))
     facts = store.describe(run)
     if as_json:
         print_json(facts)
