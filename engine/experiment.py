@@ -122,6 +122,7 @@ def run(
     out: str | Path | None = None,
     *,
     sealed: bool = False,
+    resume: bool = False,
     **overrides: Any,
 ) -> xr.DataTree:
     """Run a scenario and record it.
@@ -135,6 +136,8 @@ def run(
     sealed : bool
         Open the scenario's sealed seed and run with it; the opening is written to the ledger
         beside the scenario, NAME.ledger.jsonl (of a shipped one: in ``runs``).
+    resume : bool
+        Go on with the run at `out` that ended early, to exactly the run that it would have been.
     **overrides
         Values for keys of the scenario, nested ones by dotted path:
         ``run("drift", seed=1, **{"solvers.implicit.beta": 0.5})``.
@@ -153,6 +156,8 @@ def run(
     """
     plan = prepare(scenario, overrides, sealed=sealed)
     if out is None:
+        if resume:
+            raise InputError("resume = True needs out, the store of the run")
         sink = MemorySink()
         _length(plan)
         if plan.scenario.seal:
@@ -161,7 +166,14 @@ def run(
         return sink.tree()
     from engine import store
 
-    execute(plan, store_sink(plan, Path(out)))
+    if resume:
+        from engine.resume import sink as resumed
+
+        rest = resumed(plan, Path(out))
+    else:
+        rest = store_sink(plan, Path(out))
+    if rest is not None:
+        execute(plan, rest)
     return store.open(out)
 
 
@@ -240,7 +252,7 @@ def execute(plan: Plan, sink: Sink, watch: Callable[[Frame], None] | None = None
     shard: int | None = getattr(sink, "shard", None)  # memory takes frames as they come
     block = block_steps(plan.source, plan.tracks)
     if shard:
-        block = math.gcd(block, shard)
+        block = getattr(sink, "block", None) or math.gcd(block, shard)
     fingerprint = Fingerprint()
     complete, status, recorder = False, "failed", None
     try:
@@ -248,6 +260,8 @@ def execute(plan: Plan, sink: Sink, watch: Callable[[Frame], None] | None = None
             describe(plan, sink)
             recorder = Recorder(sink, plan.source, plan.tracks, scenario.table.states, shard)
             prober = Prober(plan.questions, plan.source, plan.tracks, sink)
+            if shard:  # from here on a run that is killed can be resumed
+                sink.describe("", {"block": block})
         try:
             for frame in loop(plan.source, plan.tracks, block):
                 fingerprint.update(frame.tokens)

@@ -59,11 +59,69 @@ class ZarrSink:
         self._root = zarr.create_group(str(path), zarr_format=3)
         writer = {"host": platform.node(), "process": os.getpid()}
         self._root.update_attributes(
-            {"format": FORMAT, "committed": 0, "status": "running", "writer": writer}
+            {
+                "format": FORMAT,
+                "committed": 0,
+                "status": "running",
+                "writer": writer,
+                "shard": shard,
+            }  # fmt: skip
         )
         self._path, self._lock = path, _claim(path)
         self._arrays: dict[str, Any] = {}
         self._shards: dict[str, Shards] = {}
+
+    @classmethod
+    def reopen(cls, path: Path) -> ZarrSink:
+        """Return a sink over a store that is there; nothing of it is touched yet."""
+        made = cls.__new__(cls)
+        made._path, made._lock = path.resolve(), _claim(path)
+        made._root = zarr.open_group(str(made._path), mode="r+", use_consolidated=False)
+        made.shard, made._arrays, made._shards = int(made.attrs["shard"]), {}, {}
+        return made
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes of the root."""
+        return self._root.attrs.asdict()
+
+    def adopt(self, variable: Variable) -> bool:
+        """Take up a variable as it is stored; False if there is none of its shape."""
+        name = variable.path.lstrip("/")
+        found: Any = self._root.get(name)
+        if found is None or (found.shape, found.dtype) != (variable.shape, variable.dtype):
+            return False
+        self._arrays[variable.path] = found
+        if variable.advances:
+            rest, chunk = found.chunks[1:], found.chunks[0]
+            self._shards[variable.path] = Shards(
+                self._path / name, chunk, found.shards[0] // chunk, rest, variable.dtype,
+                found.fill_value,
+            )  # fmt: skip
+        return True
+
+    def read(self, path: str, start: int, like: np.ndarray) -> np.ndarray | None:
+        """Return what is stored where `like` would be written; None if there is no such array."""
+        array = self._arrays.get(path)
+        if array is None:
+            return None
+        stored = array[...] if not array.shape else array[start : start + len(like)]
+        return np.asarray(stored)
+
+    def begin_at(self, steps: int) -> None:
+        """Go on behind the first `steps` steps: what only an end knows is taken away."""
+        writer = {"host": platform.node(), "process": os.getpid()}
+        self._root.update_attributes({"status": "running", "committed": steps, "writer": writer})
+        for _, node in self._root["solvers"].groups():  # type: ignore[union-attr]
+            for name, array in list(node.arrays()):
+                dims = getattr(array.metadata, "dimension_names", None) or ()
+                if name == "diverged_at" or dims[:1] == ("row",):
+                    del node[name]
+                    self._arrays.pop(f"solvers/{node.basename}/{name}", None)
+
+    def release(self) -> None:
+        """Let others write, and leave the store as it is."""
+        self._lock.release()
 
     def create(self, variable: Variable) -> None:
         """Preallocate a variable: appending would resize first and could be cut in between."""

@@ -23,14 +23,14 @@ LAYERS = (
         "lines",
     },
     {
-        "shards", "lock", "ingestion", "store", "summary", "recorded", "trajectory",
+        "shards", "lock", "resume", "ingestion", "store", "summary", "recorded", "trajectory",
         "xarray_backend", "rerun", "verify", "integrity",
     },
     {"figures", "printing", "commands", "cli", "testing"},
 )  # fmt: skip
 LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 # A function of the API that stores needs the store; it loads it when it is called.
-UPWARD_WHEN_CALLED = {("experiment", "store")}
+UPWARD_WHEN_CALLED = {("experiment", "store"), ("experiment", "resume")}
 # Heavy or optional: each is the business of one file.
 ONE_FILE = ("zarr", "cupy", "matplotlib", "numba", "dask", "distributed")
 PLUGIN_MAY = {"numpy", "array_api_compat", "scipy", "xarray", *sys.stdlib_module_names}

@@ -17,11 +17,12 @@ from engine.commands.options import (
     ends_when_asked,
     use_plugins,
 )
-from engine.errors import RunError, Terminated
+from engine.errors import InputError, RunError, Terminated
 from engine.printing import pipe, print_json, progress, table
 
 if TYPE_CHECKING:
     from engine.experiment import Plan
+    from engine.recorder import Sink
     from engine.summary import Row
 
 
@@ -38,6 +39,9 @@ def run(
     trials: Annotated[int | None, typer.Option(help="Override the number of trials.")] = None,
     backend: Annotated[str | None, typer.Option(help="numpy or cupy.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that ended early.")
+    ] = False,
     sealed: Annotated[
         bool, typer.Option("--sealed", help="Open the sealed seed; a ledger keeps every opening.")
     ] = False,
@@ -51,17 +55,28 @@ def run(
     given = {"seed": seed, "trials": trials, "backend": backend}
     overrides = {key: value for key, value in given.items() if value is not None}
     overrides |= dict(assignment(text) for text in assign or [])
+    if resume and (force or not out):
+        raise InputError("--resume goes on with the run named by --out; leave --force out")
     plan = experiment.prepare(scenario, overrides, sealed=sealed)
     path = out.expanduser() if out else free(Path("runs"), plan.scenario.name)
-    record(plan, path, force, as_json)
+    record(plan, path, force, as_json, resume)
 
 
-def record(plan: Plan, path: Path, force: bool, as_json: bool) -> None:
+def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = False) -> None:
     """Run a plan into a store and print what it came to."""
     from engine import experiment, store
     from engine.summary import summarise
 
-    sink = experiment.store_sink(plan, path, force)
+    if resume:
+        from engine.resume import sink as resumed
+
+        rest = resumed(plan, path)
+        if rest is None:
+            print(f"{path} is complete; there is nothing to resume", file=sys.stderr)
+            return
+        sink: Sink = rest
+    else:
+        sink = experiment.store_sink(plan, path, force)
     try:
         with ends_when_asked(), progress(plan.scenario.name, plan.source.steps) as done:
             experiment.execute(plan, sink, lambda frame: done(frame.stop))
