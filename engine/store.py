@@ -315,9 +315,10 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     if chunks is not None and not importlib.util.find_spec("dask"):
         raise InputError(f"chunks = {chunks!r} needs dask: pip install 'ttr-engine[cluster]'")
     path = Path(path).expanduser()
-    attrs: dict[str, Any] = group(path).attrs.asdict()
-    # A store that is still being written, or was cut, has no consolidated metadata.
-    consolidated = attrs["status"] == "complete"
+    root = group(path)
+    attrs: dict[str, Any] = root.attrs.asdict()
+    # A store that is still being written, or was cut, even at its very end, has none.
+    consolidated = attrs["status"] == "complete" and bool(root.metadata.consolidated_metadata)
     with warnings.catch_warnings():
         # A live store holds files that are being put in place; zarr names each as a stranger.
         warnings.filterwarnings("ignore", message="Object at .* is not recognized")
