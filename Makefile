@@ -12,7 +12,7 @@ BIN := .venv/bin
 demo: .venv/stamp
 	@for name in drift attention rebinding capacity; do \
 	  $(BIN)/engine run $$name -o runs/$$name.zarr --force && \
-	  $(BIN)/engine report runs/$$name.zarr -o runs && echo || exit 1; \
+	  $(BIN)/engine report runs/$$name.zarr -o runs/$$name && echo || exit 1; \
 	done
 
 test: .venv/stamp

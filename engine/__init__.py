@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         StabilityWarning,
     )  # fmt: skip
     from engine.experiment import run
-    from engine.factories import generator, generators, solver, solvers, view, views
+    from engine.factories import generator, generators, reports, solver, solvers, view, views
     from engine.ingestion import ingest
     from engine.live import stream
     from engine.push import memory
@@ -43,6 +43,7 @@ _HOMES = {
     "ingest": "ingestion",
     "open": "store",
     "replay": "rerun",
+    "reports": "factories",
     "run": "experiment",
     "simulate": "simulation",
     "solver": "factories",
@@ -67,6 +68,7 @@ __all__ = [
     "memory",
     "open",
     "replay",
+    "reports",
     "run",
     "simulate",
     "solver",

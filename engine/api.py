@@ -1,9 +1,9 @@
-"""What a plugin author needs: the three protocols, the coefficients, and the hooks.
+"""What a plugin author needs: the protocols, the coefficients, and the hooks.
 
 A *solver* is a frozen dataclass of hyperparameters with three pure methods over a NamedTuple state.
 A *generator* is a frozen dataclass of options that draws a stream block by block. A *view* maps
-keys and queries, and values if it likes, before a solver sees them. A plugin is a module whose hook
-implementations return ``{"name": Class}``.
+keys and queries, and values if it likes, before a solver sees them. A *report* compares a run with
+a study. A plugin is a module whose hook implementations return ``{"name": Class}``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import pluggy
 
 from engine.draws import Channel, Draws, Visits
+from engine.reporting import Claim, Curve, Figure, Panel, Part, Report, Table, parts
 from engine.rows import Rows, attend, each_length, fade
 
 __all__ = [
-    "Array", "Card", "Channel", "Coefficient", "Decay", "Draws", "Extent", "Gain", "Generator",
-    "KeyDecay", "KeyGain", "KeyVector", "Rows", "Solver", "Space", "ValueDecay", "ValueGain",
-    "View", "Visits", "attend", "each_length", "fade", "hookimpl", "hookspec",
+    "Array", "Card", "Channel", "Claim", "Coefficient", "Curve", "Decay", "Draws", "Extent",
+    "Figure", "Gain", "Generator", "KeyDecay", "KeyGain", "KeyVector", "Panel", "Part", "Report",
+    "Rows", "Solver", "Space", "Table", "ValueDecay", "ValueGain", "View", "Visits", "attend",
+    "each_length", "fade", "hookimpl", "hookspec", "parts",
 ]  # fmt: skip
 
 Array = Any
@@ -31,7 +33,7 @@ hookspec = pluggy.HookspecMarker("engine")
 hookimpl = pluggy.HookimplMarker("engine")
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""What a solver, generator or view may be called: it names a group in a store."""
+"""What a plugin may be called: a solver names a group in a store."""
 
 
 @dataclass(frozen=True)
@@ -282,4 +284,10 @@ def engine_generators() -> Mapping[str, type]:
 @hookspec
 def engine_views() -> Mapping[str, type]:
     """Return views by name."""
+    raise AssertionError("a specification is never called")
+
+
+@hookspec
+def engine_reports() -> Mapping[str, type]:
+    """Return reports by name."""
     raise AssertionError("a specification is never called")

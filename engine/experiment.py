@@ -75,7 +75,11 @@ def prepare(
     InputError
         Before anything is written.
     """
-    made = load(scenario, overrides, sealed)
+    return plan(load(scenario, overrides, sealed), live)
+
+
+def plan(made: Scenario, live: bool = False) -> Plan:
+    """Return the plan of a checked scenario, as `prepare` does."""
     assert not isinstance(made.generator, Path)
     with at(f"{made.where}: stream"):
         source = GeneratorSource(made.generator, made.table.seed, made.table.trials, made.steps)
@@ -145,7 +149,8 @@ def run(
     Returns
     -------
     DataTree
-        Groups `stream` and `solvers/<label>`; lazy when stored.
+        Groups `stream` and `solvers/<label>`; lazy when stored. Of a scenario with a ``[sweep]``,
+        one such tree per part: `parts/0`, `parts/1`, ...
 
     Raises
     ------
@@ -154,6 +159,10 @@ def run(
     RunError
         If a solver or generator failed; the store keeps what was complete, with status "failed".
     """
+    from engine import sweep
+
+    if swept := sweep.prepare(scenario, overrides, sealed):
+        return sweep.run(swept, Path(out) if out is not None else None)
     plan = prepare(scenario, overrides, sealed=sealed)
     if out is None:
         if resume:
@@ -190,12 +199,7 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
     path = path.expanduser()
     steps = _length(plan)
     check_free(path, force)
-    for name, given in _files(plan.scenario.generator):
-        if path.exists() and given.resolve().is_relative_to(path.resolve()):
-            raise InputError(
-                f"{path} holds what the stream is read from ({name} = {given}); choose another "
-                "place"
-            )
+    check_not_read(plan, path)
     variables = list(layout(plan.source, plan.tracks, plan.scenario.table.states))
     with at(f"{plan.scenario.where}: stream.steps"):
         _check_room(path, steps, math.ceil(sum(v.row_bytes / v.every for v in variables)))
@@ -212,6 +216,17 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
             shutil.rmtree(path.resolve())
         raise
     return sink
+
+
+def check_not_read(plan: Plan, path: Path) -> None:
+    """Refuse to replace what a plan's stream is read from."""
+    path = path.expanduser()
+    for name, given in _files(plan.scenario.generator):
+        if path.exists() and given.resolve().is_relative_to(path.resolve()):
+            raise InputError(
+                f"{path} holds what the stream is read from ({name} = {given}); choose another "
+                "place"
+            )
 
 
 def _files(generator: Generator | Path) -> Iterator[tuple[str, Path]]:

@@ -20,7 +20,7 @@ def build(kind: str, name: str, options: Mapping[str, Any]) -> Any:
 
     Parameters
     ----------
-    kind : "solver", "generator" or "view"
+    kind : "solver", "generator", "view" or "report"
         What it is.
     name : str
         Its name.
@@ -140,3 +140,8 @@ def generators() -> dict[str, PluginInfo]:
 def views() -> dict[str, PluginInfo]:
     """Return every view by name."""
     return registry.default().names("view")
+
+
+def reports() -> dict[str, PluginInfo]:
+    """Return every report by name."""
+    return registry.default().names("report")

@@ -16,7 +16,8 @@ from engine.backend import backend as get_backend
 from engine.coefficients import Binding, Channel
 from engine.errors import InputError, RunError, at, nearest
 from engine.frames import Frame, Trace
-from engine.scenario import Entry, Table
+from engine.building import Entry
+from engine.scenario import Table
 from engine.sources import ArraySource, Tokens
 from engine.track import Track
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from engine import coefficients, signatures
 from engine.answers import Written
+from engine.building import plain
 from engine.errors import InputError, at, nearest, whole
 from engine.experiment import Plan, prepare
 from engine.frames import Frame
 from engine.liveframes import LiveFrame
 from engine.midway import Recording
 from engine.recorder import BLOCK_STEPS
-from engine.scenario import native, plain
+from engine.scenario import native
 from engine.sources import Tokens
 
 

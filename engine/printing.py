@@ -36,8 +36,8 @@ def pipe() -> Iterator[None]:
 
 
 @contextmanager
-def progress(name: str, steps: int | None) -> Iterator[Callable[[int], None]]:
-    """Show on a terminal how many steps are done; yield what is told how many."""
+def progress(name: str, total: int | None, unit: str = "steps") -> Iterator[Callable[[int], None]]:
+    """Show on a terminal how many steps (or parts) are done; yield what is told how many."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -50,11 +50,11 @@ def progress(name: str, steps: int | None) -> Iterator[Callable[[int], None]]:
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("steps"))
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
     with Progress(
         *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
     ) as bar:
-        task = bar.add_task("steps", total=steps)
+        task = bar.add_task(unit, total=total)
         yield lambda done: bar.update(task, completed=done)
 
 

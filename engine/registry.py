@@ -23,25 +23,36 @@ from engine.errors import InputError, PluginWarning, nearest
 from engine.linear import LinearRule
 
 GROUP = "engine.plugins"
-KINDS = {"solver": "engine_solvers", "generator": "engine_generators", "view": "engine_views"}
-OWN = {"solver": ("solver", "view"), "generator": ("generator", "steps"), "view": ("view",)}
+KINDS = {
+    "solver": "engine_solvers", "generator": "engine_generators", "view": "engine_views",
+    "report": "engine_reports",
+}  # fmt: skip
+OWN = {
+    "solver": ("solver", "view"),
+    "generator": ("generator", "steps"),
+    "view": ("view",),
+    "report": (),
+}
 """Keys of a plugin's table in a scenario that are the host's own."""
 
 _METHODS = {
     "solver": {"init": ["space"], "write": ["s", "k", "v"], "read": ["s", "q"]},
     "generator": {"start": ["draws", "steps"], "draw": ["state", "draws", "steps"]},
     "view": {"__call__": ["x"]},
+    "report": {},
 }
 _INHERITED: dict[str, dict[str, list[str]]] = {
     "solver": {},
     "generator": {"extent": [], "facts": ["state"]},
     "view": {"queries": ["x"], "size": ["n"]},
+    "report": {"claims": ["run"], "tables": ["run"], "figures": ["run"]},
 }
 # What only newer views have: a view without them leaves values as they are.
 _OPTIONAL: dict[str, dict[str, list[str]]] = {
     "solver": {},
     "generator": {},
     "view": {"values": ["v"], "value_size": ["n"]},
+    "report": {},
 }
 # What a protocol or a base has under these names is a description, not an implementation.
 _STUBS: set[Any] = {
@@ -53,12 +64,12 @@ _TAKEN = {"prediction", "output", "diverged_at", "mask", "rows", "step", "trial"
 
 @dataclasses.dataclass(frozen=True)
 class PluginInfo:
-    """One solver, generator or view that can be asked for by name.
+    """One plugin that can be asked for by name.
 
     Parameters
     ----------
     name, kind : str
-        Its name and "solver", "generator" or "view".
+        Its name and "solver", "generator", "view" or "report".
     cls : type
         The dataclass behind it.
     source : str

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
-from engine import coefficients, factories, registry, signatures
+from engine import building, registry
 from engine import sealed as sealing
-from engine.api import Generator, Solver, View
-from engine.coefficients import Binding
+from engine.api import Generator
+from engine.building import Entry
 from engine.errors import InputError, at, nearest, told
 from engine.probes import LABELS_TAKEN, Probe
 
@@ -54,6 +54,7 @@ class Table(BaseModel):
     solvers: Annotated[dict[Label, dict[str, Any]], Field(min_length=1)]
     probes: dict[Label, Probe] = {}
     tune: dict[Label, dict[str, Any]] = {}
+    report: str | None = None
 
     @property
     def states(self) -> Literal["every", "final", "keyframes"]:
@@ -64,17 +65,6 @@ class Table(BaseModel):
     def keyframes(self) -> int:
         """Steps between keyframes; 0 if none are kept."""
         return self.record.keyframes if isinstance(self.record, Keyframes) else 0
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One solver of a scenario: the rule, what its coefficients are bound to, and its view."""
-
-    name: str
-    solver: Solver
-    bindings: Mapping[str, Binding]
-    view: View | None = None
-    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,6 +113,37 @@ def load(
     InputError
         Naming the file, the key path, the value, and what would be right.
     """
+    raw = read(scenario, overrides, sealed)
+    with at(raw.where):
+        if "sweep" in raw.table:
+            raise InputError("sweep: this scenario is several runs, which only `run` puts together")
+        return replace(raw.resolve(), seal=raw.seal)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A scenario as it was written, overrides put in; its paths are relative to `folder`."""
+
+    name: str
+    where: str
+    text: str
+    table: dict[str, Any]
+    folder: Path
+    seal: sealing.Opening | None = None
+
+    def resolve(self, settings: Mapping[str, Any] | None = None) -> Scenario:
+        """Return the checked scenario, further values put at dotted key paths first."""
+        table = native(self.table)
+        for key, value in (settings or {}).items():
+            override(table, key, value)
+        return resolve(self.name, self.where, self.text, table, self.folder)
+
+
+def read(
+    scenario: str | Path | Mapping[str, Any], overrides: Mapping[str, Any] | None = None,
+    sealed: bool = False,
+) -> Raw:  # fmt: skip
+    """Return a scenario as it was written, with the arguments of `load`."""
     registry.default()  # a missing folder of plugins is no fault of the scenario's
     if isinstance(scenario, Mapping):
         name, where, text, path = "scenario", "scenario", "", None
@@ -142,11 +163,9 @@ def load(
             with at(f"override {key} = {value!r}"):
                 override(table, key, native(value))
         sealing.choose(table, sealed)
-        made = resolve(name, where, text, table, path.parent if path else Path())
-        if not sealed:
-            return made
         ours = path in shipped().values()
-        return replace(made, seal=sealing.opening(name, path, table, own, ours))
+        seal = sealing.opening(name, path, table, own, ours) if sealed else None
+    return Raw(name, where, text, table, path.parent if path else Path(), seal)
 
 
 def find(scenario: str | Path) -> Path:
@@ -220,7 +239,9 @@ def solvers(
                 raise InputError(f"no solver has the label {label!r}; {nearest(label, names)}")
             override(raw, key, native(value))
     table = _validated(raw)
-    return table, {n: _entry(n, options, whole=False)[0] for n, options in table.solvers.items()}
+    return table, {
+        n: building.entry(n, options, whole=False)[0] for n, options in table.solvers.items()
+    }
 
 
 def resolve(
@@ -236,11 +257,14 @@ def resolve(
     for what, names in (("solvers", table.solvers), ("probes", table.probes)):
         _check_twins(what, names)
     table.probes = {name: probe.beside(folder) for name, probe in table.probes.items()}
-    drawn = (stored, None, table.stream) if stored else _stream(table.stream, folder)
+    if table.report is not None:
+        with at(f"report = {table.report!r}"):
+            registry.default().get("report", table.report)
+    drawn = (stored, None, table.stream) if stored else building.stream(table.stream, folder)
     generator, steps, stream = drawn
     entries, solvers = {}, {}
     for label, options in table.solvers.items():
-        entries[label], solvers[label] = _entry(label, options)
+        entries[label], solvers[label] = building.entry(label, options)
     top = table.model_dump(exclude={"stream", "solvers"})
     resolved = {**top, "stream": stream, "solvers": solvers}
     return Scenario(name, where, text, table, generator, steps, entries, resolved)
@@ -279,58 +303,6 @@ def _explain(error: Any) -> str:
     return f"{path} = {value!r}: {told(error)}"
 
 
-def _take(
-    options: dict[str, Any], where: str, key: str, kind: str, default: str | None = None
-) -> str:
-    """Remove a plugin's name from the options of a table and return it."""
-    names = registry.default().names(kind)
-    if key in options:
-        path = f"{where}.{key} = {options[key]!r}"
-    elif default is not None:
-        path = f"{where} (without a key {key!r}, the label is the name)"
-    else:
-        raise InputError(f"{where}.{key}: missing; {nearest('', names)}")
-    name = options.pop(key, default)
-    with at(path):
-        if not isinstance(name, str):
-            raise InputError(f"must be the name of a {kind}; {nearest('', names)}")
-        registry.default().get(kind, name)
-    return name
-
-
-def _build(kind: str, name: str, where: str, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return a plugin and all its options; an option that is wrong is named with its value."""
-    info = registry.default().get(kind, name)
-    known = signatures.options(info.cls)
-    for option, value in options.items():
-        if option not in known:
-            advice = nearest(option, [*known, *registry.OWN[kind]])
-            raise InputError(f"{where}.{option} = {value!r}: {name} takes no {option!r}; {advice}")
-    try:
-        plugin = factories.build(kind, name, options)
-    except InputError as error:
-        text = str(error).removeprefix(f"{name}: ")
-        of_option = text.partition(" = ")[0] in known
-        raise InputError(f"{where}.{text}" if of_option else f"{where}: {error}") from error
-    return plugin, {n: plain(getattr(plugin, n)) for n in known}
-
-
-def plain(value: Any) -> Any:
-    """Return an option as JSON can hold it: what JSON has no form for, as its text."""
-    if isinstance(value, (np.ndarray, np.generic)):
-        if value.dtype.kind in "biufU":
-            value = value.tolist()
-        elif isinstance(value, np.ndarray) and value.ndim:
-            return [plain(x) for x in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [plain(x) for x in value]
-    if isinstance(value, Mapping):
-        return {str(k): plain(x) for k, x in value.items()}
-    return str(value)
-
-
 def _check_twins(what: str, names: Iterable[str]) -> None:
     """Refuse names that differ only in case: zarr's consolidated metadata mixes them up."""
     folded: dict[str, str] = {}
@@ -338,62 +310,3 @@ def _check_twins(what: str, names: Iterable[str]) -> None:
         twin = folded.setdefault(name.casefold(), name)
         if twin != name:
             raise InputError(f"{what}.{name}: differs from {what}.{twin} only in case; rename one")
-
-
-def _stream(options: dict[str, Any], folder: Path) -> tuple[Generator, int | None, dict[str, Any]]:
-    options = dict(options)
-    name = _take(options, "stream", "generator", "generator")
-    steps = options.pop("steps", None)
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 0):
-        raise InputError(f"stream.steps = {steps!r}: must be a whole number, 0 or more")
-    hints = signatures.hints(registry.default().get("generator", name).cls)
-    for option, value in options.items():
-        if isinstance(value, str) and signatures.takes(hints.get(option), Path):
-            # A path in a scenario is relative to the scenario; one given by hand, to where one is.
-            beside = folder / value
-            options[option] = str(beside if beside.exists() else Path(value))
-    generator, resolved = _build("generator", name, "stream", options)
-    return generator, steps, {"generator": name, "steps": steps, **resolved}
-
-
-def _entry(label: str, options: dict[str, Any], whole: bool = True) -> tuple[Entry, dict[str, Any]]:
-    """Return a solver and its options; unless `whole`, a coefficient may be given later."""
-    options, where = dict(options), f"solvers.{label}"
-    name = _take(options, where, "solver", "solver", default=label)
-    info = registry.default().get("solver", name)
-    view, resolved_view = _view(where, options.pop("view", None))
-    declared, hyper = signatures.coefficients(info.cls), signatures.options(info.cls)
-    for option, value in options.items():
-        if option not in declared and option not in hyper:
-            advice = nearest(option, [*declared, *hyper, *registry.OWN["solver"]])
-            raise InputError(f"{where}.{option} = {value!r}: {name} takes no {option!r}; {advice}")
-    given = {n: x for n, x in options.items() if n in hyper}
-    solver, resolved = _build("solver", name, where, given)
-    bindings = {}
-    for coefficient, d in declared.items():
-        value = options.get(coefficient)
-        value = d.default if value is None else value
-        if value is None and d.required and whole:
-            raise InputError(f"{where}.{coefficient}: missing; {name} needs it at every step")
-        if value is None:
-            continue
-        with at(f"{where}.{coefficient} = {value!r}"):
-            bindings[coefficient] = coefficients.parse(
-                coefficient, d.spec, value, "read" in d.methods
-            )
-        resolved[coefficient] = plain(value)
-    resolved = {"solver": name, "view": resolved_view, **resolved}
-    return Entry(name, solver, bindings, view, info.source), resolved
-
-
-def _view(where: str, given: Any) -> tuple[View | None, Any]:
-    """Return the view that a name, or a table with a name under "view", asks for."""
-    if given is None:
-        return None, None
-    if isinstance(given, Mapping):
-        options, where = dict(given), f"{where}.view"
-    else:
-        options = {"view": given}
-    name = _take(options, where, "view", "view")
-    made, resolved = _build("view", name, where, options)
-    return made, {"view": name, **resolved}

@@ -50,24 +50,9 @@ class ZarrSink:
     """
 
     def __init__(self, path: Path, shard: int, force: bool = False) -> None:
-        check_free(path, force)
-        path = path.resolve()  # the folder itself, where `path` is a link to one
-        if path.exists():
-            shutil.rmtree(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self._root: zarr.Group
+        self._path, self._root, self._lock = create(path, {"shard": shard}, force)
         self.shard = shard
-        self._root = zarr.create_group(str(path), zarr_format=3)
-        writer = {"host": platform.node(), "process": os.getpid()}
-        self._root.update_attributes(
-            {
-                "format": FORMAT,
-                "committed": 0,
-                "status": "running",
-                "writer": writer,
-                "shard": shard,
-            }  # fmt: skip
-        )
-        self._path, self._lock = path, _claim(path)
         self._arrays: dict[str, Any] = {}
         self._shards: dict[str, Shards] = {}
 
@@ -192,12 +177,37 @@ class ZarrSink:
     def close(self, status: str) -> None:
         """Set the final status and consolidate the metadata."""
         self._root.update_attributes({"status": status})
-        with warnings.catch_warnings():
-            # zarr warns that consolidated metadata is not part of the v3 specification; xarray
-            # reads it, and warns when it is absent.
-            warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
-            zarr.consolidate_metadata(self._root.store)
+        consolidate(self._root.store)
         self._lock.release()
+
+
+def create(path: Path, attrs: Mapping[str, Any], force: bool) -> tuple[Path, Any, Lock]:
+    """Make the root of a store that is being written: its folder, its group, and a lock on it.
+
+    Raises
+    ------
+    InputError
+        If the path is taken.
+    """
+    check_free(path, force)
+    path = path.resolve()  # the folder itself, where `path` is a link to one
+    if path.exists():
+        shutil.rmtree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    root = zarr.create_group(str(path), zarr_format=3)
+    writer = {"host": platform.node(), "process": os.getpid()}
+    own = {"format": FORMAT, "committed": 0, "status": "running", "writer": writer}
+    root.update_attributes({**own, **attrs})
+    return path, root, _claim(path)
+
+
+def consolidate(store: Any) -> None:
+    """Gather a store's metadata in its root."""
+    with warnings.catch_warnings():
+        # zarr warns that consolidated metadata is not part of the v3 specification; xarray reads
+        # it, and warns when it is absent.
+        warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
+        zarr.consolidate_metadata(store)
 
 
 def _divisor(rows: int, wanted: int) -> int:
@@ -279,7 +289,7 @@ def group(path: str | Path) -> Any:
             f"{path} has format {attrs['format']}, this release reads up to {FORMAT}; "
             "upgrade ttr-engine"
         )
-    if "scenario" not in attrs or "stream/keys" not in found:
+    if "parts" not in attrs and not ("scenario" in attrs and "stream/keys" in found):
         raise InputError(f"{path} has no stream: its run was killed, or has only just begun")
     return found
 
@@ -299,8 +309,8 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     Returns
     -------
     DataTree
-        Groups `stream` and `solvers/<label>`. Only steps that are complete for every variable are
-        shown.
+        Groups `stream` and `solvers/<label>`, or `parts/<i>` with these for each part of a sweep.
+        Only steps that are complete for every variable are shown, only parts that have begun.
 
     Raises
     ------
@@ -317,6 +327,8 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     path = Path(path).expanduser()
     root = group(path)
     attrs: dict[str, Any] = root.attrs.asdict()
+    if "parts" in attrs:
+        return _open_parts(path, attrs, chunks)
     # A store that is still being written, or was cut, even at its very end, has none.
     consolidated = attrs["status"] == "complete" and bool(root.metadata.consolidated_metadata)
     with warnings.catch_warnings():
@@ -346,32 +358,12 @@ def _shown(ds: xr.Dataset, committed: int) -> xr.Dataset:
     return ds.isel(step=slice(committed), keyframe=frames, missing_dims="ignore")
 
 
-def describe(path: str | Path) -> dict[str, Any]:
-    """Return what is in a run, as plain values: the facts that `engine show` prints.
+def _open_parts(path: Path, attrs: dict[str, Any], chunks: Any) -> xr.DataTree:
+    import xarray as xr
 
-    Raises
-    ------
-    InputError
-        If there is no run at `path`.
-    """
-    tree, root, variables = open(path), group(path), {}
-    for node in tree.subtree:
-        for name, x in node.to_dataset(inherit=False).variables.items():
-            sizes = {str(d): n for d, n in x.sizes.items()}
-            full = f"{node.path}/{name}".lstrip("/")
-            variables[full] = {
-                "dims": sizes, "dtype": str(x.dtype), "bytes": int(x.nbytes),
-                "stored": full in root,
-            }  # fmt: skip
-    attrs, resolved = tree.attrs, tree.attrs["scenario"]["resolved"]
-    stored = root["stream/keys"]
-    return {
-        **{key: attrs[key] for key in ("format", "status", "committed", "scenario", "provenance")},
-        **({"sealed": attrs["sealed"]} if "sealed" in attrs else {}),
-        "steps": int(stored.shape[0]),
-        "trials": int(stored.shape[1]),
-        "solvers": resolved["solvers"],
-        "stream_sha256": tree["stream"].attrs.get("sha256"),
-        "bytes_on_disk": sum(f.stat().st_size for f in Path(path).rglob("*") if f.is_file()),
-        "variables": variables,
-    }
+    tree = xr.DataTree(xr.Dataset(attrs=attrs))
+    for i in range(int(attrs["parts"])):
+        part = path / "parts" / str(i)
+        if i < int(attrs["committed"]) or (is_store(part) and "stream" in zarr.open_group(part)):
+            tree[f"parts/{i}"] = open(part, chunks=chunks)
+    return tree

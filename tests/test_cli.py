@@ -136,7 +136,7 @@ def test_paths_with_spaces_and_letters_of_any_script_and_a_last_slash(call):
     code, out, _ = call("show", f"{place}/ein Lauf.zarr/")
     assert code == 0 and out.startswith("ein Fall: A small one\nstatus complete, 40 of 40 steps")
     assert call("report", f"{place}/ein Lauf.zarr", "-o", f"{place}/Bilder/")[0] == 0
-    assert sorted(p.name for p in (place / "Bilder").iterdir()) == ["ein Fall.csv", "ein Fall.png"]
+    assert {"report.html", "errors.png"} <= {p.name for p in (place / "Bilder").iterdir()}
     code, out, _ = call("run", f"{place}/ein Fall.toml")
     assert code == 0 and out.rstrip().endswith("stored in runs/ein Fall.zarr")
 
@@ -209,32 +209,38 @@ def test_show_does_not_want_what_is_not_a_run(call):
 
 # ------------------------------------------------------------------------------------------ report
 
+KINDS = ("png", "svg", "csv")
 
-def test_report_draws_a_picture_and_writes_its_numbers(call):
+
+def test_report_draws_pictures_and_writes_their_numbers(call):
     call("run", "small.toml", "-o", "r.zarr")
     code, out, err = call("report", "r.zarr", "-o", "out/deep")
     assert (code, err) == (0, "")
-    assert out.split() == ["out/deep/small.png", "out/deep/small.csv"]
+    names = [f"{name}.{kind}" for name in ("errors", "recall", "spectra") for kind in KINDS]
+    assert out.split() == [f"out/deep/{name}" for name in ["report.html", *names]]
 
     import matplotlib.image
 
-    picture = matplotlib.image.imread("out/deep/small.png")
+    picture = matplotlib.image.imread("out/deep/errors.png")
     height, width, _ = picture.shape
-    assert height > 400 and width > 1500  # an error panel and a probe panel
+    assert height > 400 and width > 800
     ink = (picture[..., :3] < 0.9).any(-1)
-    assert ink[:, : width // 2].mean() > 0.01 and ink[:, width // 2 :].mean() > 0.01
+    assert ink.mean() > 0.01
     colours = {tuple(c) for c in np.round(picture[..., :3] * 255).astype(int)[ink].tolist()}
     assert (0, 0, 0) in colours and (0, 114, 178) in colours  # a line for each solver
 
-    with open("out/deep/small.csv", newline="", encoding="utf-8") as file:
+    with open("out/deep/errors.csv", newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
-    assert head == ["step", "delta (prediction error)", "exact (prediction error)"]
-    assert [int(row[0]) for row in rows] == list(range(40))
-    run = engine.open("r.zarr")
-    for column, label in ((1, "delta"), (2, "exact")):
+    assert head == ["panel", "curve", "look", "x", "y", "low", "high"]
+    run, window = engine.open("r.zarr"), 4
+    for label in ("delta", "exact"):
         error = run[f"solvers/{label}/prediction"] - run["stream/values"]
         mean = np.sqrt((error**2).sum("value")).mean("trial").values
-        np.testing.assert_allclose([float(row[column]) for row in rows], mean, rtol=1e-15)
+        want = [mean[i : i + window].mean() for i in range(len(mean) - window + 1)]
+        ours = [row for row in rows if row[1] == label]
+        np.testing.assert_allclose([float(row[4]) for row in ours], want, rtol=1e-13)
+        assert [float(row[3]) for row in ours] == list(range(window - 1, 40))
+        assert all(float(row[5]) < float(row[4]) < float(row[6]) for row in ours)
 
 
 def test_report_of_one_step_and_of_a_run_that_diverged(call):

@@ -79,14 +79,20 @@ def test_every_picture_of_a_sealed_run_says_so(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
-    seen = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: seen.append(self._suptitle))
-    from engine.figures import report
+    seen, save = [], Figure.savefig
+
+    def watched(self, *args, **kwargs):
+        seen.append(self._suptitle)
+        save(self, *args, **kwargs)
+
+    monkeypatch.setattr(Figure, "savefig", watched)
+    from engine.publishing import publish
 
     run = engine.run("study.toml", sealed=True, **{"solvers.delta.beta": 0.1})
-    report(run, tmp_path / "report")
-    assert [text.get_text() for text in seen] == [sealed.mark(run.attrs)]
+    page = publish(run, tmp_path / "report")[0]
+    assert {text.get_text() for text in seen} == {sealed.mark(run.attrs)}
     assert "CHANGED SCENARIO" in seen[0].get_text()
+    assert f'<p class="mark">{sealed.mark(run.attrs)}</p>' in page.read_text()
 
 
 @pytest.mark.parametrize("edit", [

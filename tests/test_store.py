@@ -12,7 +12,7 @@ import xarray as xr
 import zarr
 
 import engine
-from engine import store
+from engine import contents, store
 
 from .store_cases import SCENARIO, assert_same, flat, plain
 
@@ -57,7 +57,7 @@ def test_runs_of_any_length_are_stored_whole(steps, tmp_path, monkeypatch):
     assert attrs["committed"] == steps == got["stream/keys"][1].shape[0]
     assert got["solvers/rls/P"][1].shape == (steps, 2, 4, 4)
     assert float(got["solvers/rls/gamma"][1][0]) == 0.9  # known though nothing was run
-    assert store.describe(tmp_path / "run.zarr")["steps"] == steps
+    assert contents.describe(tmp_path / "run.zarr")["steps"] == steps
 
 
 def test_every_dim_has_its_own_name(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from engine.commands.options import (
     ends_when_asked,
     use_plugins,
 )
+from engine.commands.report import show_claims
 from engine.errors import InputError, RunError, Terminated
 from engine.printing import pipe, print_json, progress, table
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from engine.experiment import Plan
     from engine.recorder import Sink
     from engine.summary import Row
+    from engine.sweep import Sweep
 
 
 def run(
@@ -50,13 +53,20 @@ def run(
 ) -> None:
     """Run a scenario, record it, and print what it came to."""
     use_plugins(plugins_dir)
-    from engine import experiment
+    from engine import experiment, sweep
 
     given = {"seed": seed, "trials": trials, "backend": backend}
     overrides = {key: value for key, value in given.items() if value is not None}
     overrides |= dict(assignment(text) for text in assign or [])
     if resume and (force or not out):
         raise InputError("--resume goes on with the run named by --out; leave --force out")
+    if swept := sweep.prepare(scenario, overrides, sealed):
+        if resume:
+            raise InputError("a sweep cannot be resumed; run it again with --force")
+        record_sweep(
+            swept, out.expanduser() if out else free(Path("runs"), swept.name), force, as_json
+        )
+        return
     plan = experiment.prepare(scenario, overrides, sealed=sealed)
     path = out.expanduser() if out else free(Path("runs"), plan.scenario.name)
     record(plan, path, force, as_json, resume)
@@ -64,7 +74,7 @@ def run(
 
 def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = False) -> None:
     """Run a plan into a store and print what it came to."""
-    from engine import experiment, store
+    from engine import experiment, publishing, store
     from engine.summary import summarise
 
     if resume:
@@ -95,6 +105,34 @@ def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = Fa
             print_json({**facts, **seal, "solvers": [row.plain() for row in rows]})
         else:
             _print_rows(plan, rows, path)
+            if plan.scenario.table.report and plan.source.steps:
+                show_claims(publishing.said(store.open(path), figures=False))
+
+
+def record_sweep(swept: Sweep, path: Path, force: bool, as_json: bool) -> None:
+    """Run every part of a sweep and print what they came to together."""
+    from engine import publishing, store, sweep
+
+    try:
+        with ends_when_asked(), progress(swept.name, len(swept.plans), "parts") as advance:
+            tree = sweep.run(swept, path, force, advance)
+    except (RunError, KeyboardInterrupt) as error:
+        done = f"{path} keeps {store.open(path).attrs['committed']} of {len(swept.plans)} parts"
+        if isinstance(error, RunError):
+            raise RunError(f"{error}\n  {done}") from error
+        print(f"interrupted: {done}", file=sys.stderr)
+        if isinstance(error, Terminated):
+            raise SystemExit(143) from None
+        raise
+    said = publishing.said(tree, figures=False)
+    with pipe():
+        if as_json:
+            claims = [{**asdict(claim), "holds": claim.holds} for claim in said.claims]
+            print_json({"store": str(path), "parts": swept.settings, "claims": claims})
+            return
+        print(": ".join(filter(None, (swept.name, swept.plans[0].scenario.table.title))))
+        show_claims(said)
+        print(f"{len(swept.plans)} parts, stored in {path}")
 
 
 def _kept(path: Path) -> str:

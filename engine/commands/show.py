@@ -19,7 +19,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Say what is in a run: scenario, solvers, steps valid, sizes, provenance."""
-    from engine import store
+    from engine import contents
     from engine.sealed import mark
 
     if check:
@@ -31,14 +31,17 @@ def show(
         else:
             print(*(map(str, found) if found else [f"{run}: nothing is damaged"]), sep="\n")
         raise typer.Exit(int(bool(found)))
-    facts = store.describe(run)
+    facts = contents.describe(run)
     if as_json:
         print_json(facts)
         return
-    valid = f"{facts['committed']} of {facts['steps']} steps valid"
+    if "parts" in facts:
+        valid = f"{facts['committed']} of {facts['parts']} parts complete"
+    else:
+        valid = f"{facts['committed']} of {facts['steps']} steps valid, trials {facts['trials']}"
     told = facts["scenario"]
     print(": ".join(filter(None, (told["name"], told["resolved"]["title"]))))
-    print(f"status {facts['status']}, {valid}, trials {facts['trials']}")
+    print(f"status {facts['status']}, {valid}")
     if sealed := mark(facts):
         print(sealed)
     print(f"{facts['bytes_on_disk']:,} bytes on disk")
@@ -60,4 +63,5 @@ def show(
                 else value
             )
             print(f"{key}: {text}")
-    print(f"stream sha256: {facts['stream_sha256']}")
+    if "parts" not in facts:
+        print(f"stream sha256: {facts['stream_sha256']}")

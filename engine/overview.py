@@ -1,0 +1,154 @@
+"""What any run shows, whatever it was run for: errors, recall by age, spectra of states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from engine.answers import last
+from engine.measure import error_curve, smooth
+from engine.reporting import Curve, Figure, Panel
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+SPECTRA = 6  # solvers whose spectra are drawn
+MOMENTS = 60  # steps at which they are taken
+
+
+def figures(run: xr.DataTree) -> list[Figure]:
+    """Return the figures of a single run."""
+    found = [errors(run)]
+    if "probes" in run.children:
+        asked = run.attrs["scenario"]["resolved"]["probes"]
+        names = [n for n in run["probes"].children if asked[n]["ask"] == "keys"]  # the rest: no age
+        if names:
+            panels = [recall(run, name) for name in names]
+            found.append(Figure("recall", "Every key asked for, by its age.", panels))
+    return found + list(spectra(run))
+
+
+def labels(run: xr.DataTree) -> list[str]:
+    """Return the labels of a run's solvers, as its scenario orders them."""
+    return list(run.attrs["scenario"]["resolved"]["solvers"])
+
+
+def errors(run: xr.DataTree) -> Figure:
+    """Return the error of every solver at every step: the mean over trials with its interval."""
+    curves = {label: error_curve(run, label) for label in labels(run)}
+    if len({str(curve.name) for curve in curves.values()}) > 1:  # one axis, one measure
+        curves = {x: error_curve(run, x, kind="prediction error") for x in curves}
+    arrays = {x: curve.transpose("step", "trial").values for x, curve in curves.items()}
+    steps, trials = next(iter(arrays.values())).shape
+    window = max(1, min(50, steps // 10))
+    diverged = {label: np.asarray(run[f"solvers/{label}/diverged_at"]) for label in arrays}
+    sound = [a[np.isfinite(a)] for label, a in arrays.items() if (diverged[label] < 0).all()]
+    # Beyond ten times what the others do, a diverging curve says nothing more.
+    limit = 10.0 * max((float(np.quantile(a, 0.95)) for a in sound if a.size), default=1e3)
+    drawn = []
+    for label, values in arrays.items():
+        text, x = label, np.arange(steps)
+        if (diverged[label] >= 0).any():
+            first = int(diverged[label][diverged[label] >= 0].min())
+            text = f"{label} (diverged at {first})"
+            beyond = np.flatnonzero((values > limit).any(axis=1) | (x >= first))
+            values = values[: beyond[0]]
+        # Masked steps predict nothing: the curve goes on where there is something to say.
+        there = np.isfinite(values).all(axis=1)
+        values, x = values[there], x[: len(there)][there]
+        if len(values):
+            width = min(window, len(values))
+            line = smooth(values, width)
+            drawn.append(Curve(text, x[width - 1 :], *interval(line)))
+    kind = str(next(iter(curves.values())).name)
+    what = {"tracking error": "|S - W|", "prediction error": "|prediction - value|"}[kind]
+    means = [float(c.y[-1]) for c in drawn if c.y[-1] > 0]
+    wide = bool(means) and max(means) > 30 * min(means)
+    panel = Panel(
+        "step", f"{kind}, {what}", drawn,
+        note=f"running means of {window} steps"
+        + ("; bands: 95 % intervals of the mean over trials" if trials > 1 else ""),
+        log="y" if wide else "", x_range=(0, steps), y_range=None if wide else (0, None),
+    )  # fmt: skip
+    return Figure("errors", f"The {kind} of every solver along the stream.", [panel])
+
+
+def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the mean over trials of (step, trial), and its 95 % interval by Student's t."""
+    from scipy.stats import t
+
+    mean, trials = values.mean(axis=1), values.shape[1]
+    if trials == 1:
+        return mean, mean, mean
+    half = t.ppf(0.975, trials - 1) * values.std(axis=1, ddof=1) / np.sqrt(trials)
+    return mean, mean - half, mean + half
+
+
+def recall(run: xr.DataTree, probe: str) -> Panel:
+    """Return the share of keys that decode to their present binding, against their age.
+
+    Ages are cut into bins of equal count; bands are Wilson 95 % intervals.
+    """
+    from scipy.stats import binomtest
+
+    answers = last(cast("xr.DataTree", run[f"probes/{probe}"]))
+    steps = int(answers.coords.get("probe_step", run["stream"].sizes["step"]))
+    answers = answers.isel(query=slice(steps))
+    wanted = answers["wanted"].transpose("query", "trial").values >= 0
+    age = np.broadcast_to(np.arange(steps - 1, -1, -1)[:, None], wanted.shape)[wanted]
+    order = np.argsort(age, kind="stable")
+    bins = np.array_split(order, max(1, min(12, age.size // 30, np.unique(age).size)))
+    middle = np.array([age[b].mean() for b in bins])
+    curves = []
+    for label in labels(run):
+        hit = answers[f"{label}/recalled"].transpose("query", "trial").values[wanted] > 0
+        tests = [binomtest(int(hit[b].sum()), b.size) for b in bins]
+        shares = np.array([t.statistic for t in tests])
+        low, high = np.array([t.proportion_ci(method="wilson") for t in tests]).T
+        curves.append(Curve(label, middle, shares, low, high, look="marks"))
+    chance = 1.0 / max(int(answers["wanted"].max()) + 1, 1)
+    return Panel(
+        "age of the key, steps since it was written",
+        "share recalled (nearest value is right)", curves,
+        title=f"{probe}: asked after {steps} steps",
+        note="bands: 95 % Wilson intervals", levels=[(chance, "chance")], y_range=(-0.02, 1.02),
+    )  # fmt: skip
+
+
+def spectra(run: xr.DataTree) -> Iterator[Figure]:
+    """Yield the singular values of every recorded matrix state over time, trial 0."""
+    panels = []
+    for label in labels(run):
+        S = run[f"solvers/{label}"].to_dataset().get("S")
+        if S is None or S.dims[:2] != ("step", "trial") or min(S.shape[2:], default=0) < 2:
+            continue
+        steps = np.unique(np.geomspace(1, S.sizes["step"], MOMENTS).astype(int) - 1)
+        states = S.isel(step=steps, trial=0).values
+        finite = np.isfinite(states).all(axis=(-2, -1))
+        values = np.linalg.svd(states[finite], compute_uv=False)
+        named = {0: "largest", values.shape[1] - 1: "smallest"}
+        curves = [
+            Curve(
+                named.get(i, str(i)),
+                steps[finite] + 1,
+                values[:, i],
+                look="line" if i in named else "thin",
+            )
+            for i in range(values.shape[1])
+        ]
+        top = float(values.max(initial=0.0))
+        panels.append(
+            Panel(
+                "pairs written",
+                "singular values of S",
+                curves,
+                title=label,
+                log="xy",
+                y_range=(1e-4 * top, 2 * top) if top > 0 else None,
+            )  # fmt: skip
+        )
+    if panels:
+        said = "Singular values of the state along the stream (first trial)."
+        yield Figure("spectra", said, panels[:SPECTRA])

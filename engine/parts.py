@@ -1,0 +1,45 @@
+"""The store of a sweep: a group `parts` whose children are stores of their own, by number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine import store
+
+
+class Parts:
+    """Writes the root of a sweep's store; each part is written by a sink of its own.
+
+    Parameters
+    ----------
+    path : Path
+        As for `ZarrSink`.
+    attrs : mapping
+        Attributes of the root.
+    count : int
+        How many parts there will be.
+    force : bool
+        Replace a store that is there.
+    """
+
+    def __init__(
+        self, path: Path, attrs: Mapping[str, Any], count: int, force: bool = False
+    ) -> None:
+        self._path, self._root, self._lock = store.create(path, {"parts": count, **attrs}, force)
+        self._root.create_group("parts")
+
+    def path(self, i: int) -> Path:
+        """Return where part `i` belongs."""
+        return self._path / "parts" / str(i)
+
+    def commit(self, count: int) -> None:
+        """Declare the first `count` parts complete."""
+        self._root.update_attributes({"committed": count})
+
+    def close(self, status: str) -> None:
+        """Set the final status and consolidate the metadata."""
+        self._root.update_attributes({"status": status})
+        store.consolidate(self._root.store)
+        self._lock.release()
