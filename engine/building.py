@@ -27,6 +27,7 @@ class Entry:
 
 
 def stream(options: dict[str, Any], folder: Path) -> tuple[Generator, int | None, dict[str, Any]]:
+    """Return a generator, the steps asked for, and all of its options."""
     options = dict(options)
     name = _take(options, "stream", "generator", "generator")
     steps = options.pop("steps", None)

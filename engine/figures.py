@@ -95,6 +95,8 @@ def _panel(axes: Any, panel: Panel, order: dict[str, int]) -> None:
         axes.set_xlim(*panel.x_range)
     if panel.y_range:
         axes.set_ylim(*panel.y_range)
+    for which in panel.log:
+        _ticks(axes, which)
     axes.set_xlabel(panel.x)
     axes.set_ylabel(panel.y)
     axes.set_title(panel.title)
@@ -104,6 +106,21 @@ def _panel(axes: Any, panel: Panel, order: dict[str, int]) -> None:
         axes.annotate(
             panel.note, (0.0, -0.17), xycoords="axes fraction", fontsize=8, color="0.3", va="top"
         )
+
+
+def _ticks(axes: Any, which: str) -> None:
+    """Write plain numbers on a logarithmic axis, few of them, where they are not very large."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = sorted(getattr(axes, f"get_{which}lim")())
+    decades = np.log10(high / low)
+    if decades > 8:
+        return
+    axis = getattr(axes, f"{which}axis")
+    steps = (1, 2, 5) if decades < 2.5 else (1,)
+    axis.set_major_locator(LogLocator(10, steps))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _index(curve: Curve, order: dict[str, int]) -> int:

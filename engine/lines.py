@@ -13,10 +13,10 @@ import numpy as np
 
 from engine import coefficients, signatures
 from engine.backend import backend as get_backend
+from engine.building import Entry
 from engine.coefficients import Binding, Channel
 from engine.errors import InputError, RunError, at, nearest
 from engine.frames import Frame, Trace
-from engine.building import Entry
 from engine.scenario import Table
 from engine.sources import ArraySource, Tokens
 from engine.track import Track

@@ -185,7 +185,11 @@ def test_capacity_of_random_pairs_is_that_of_the_sealed_recall_study():
 
     Tolerance: 4 standard errors of these trials' own mean.
     """
-    run = engine.run("capacity")
+    swept = engine.run("capacity")
+    run = swept["parts/9"]
+    assert (
+        run.attrs["settings"]["stream.key"] == 16 and run.attrs["settings"]["stream.steps"] == 128
+    )
     for label, population in (("delta", 0.1194), ("gated", 0.1324), ("hebbian", 0.0962)):
         recall = run[f"probes/recall/{label}/recalled"].mean("query").values
         assert recall.shape == (30,)
@@ -208,5 +212,8 @@ def test_least_squares_recalls_everything_up_to_the_dimension():
 
 
 def test_a_run_without_steps_asks_nothing():
-    run = engine.run("capacity", **{"stream.steps": 0})
+    run = engine.run({
+        "stream": {"generator": "random", "steps": 0}, "solvers": {"delta": {}},
+        "probes": {"recall": {}},
+    })  # fmt: skip
     assert "probes" not in run.children

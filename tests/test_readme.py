@@ -79,4 +79,4 @@ def test_the_plugin_keeps_the_contract_and_runs(ran):
     folder, blocks = ran
     printed = next(out for _, text, out in blocks if "plugins check lazy" in text)
     assert "passed" in printed and "failed" not in printed and "lazy" in printed
-    assert (folder / "runs" / "my.png").stat().st_size > 10_000
+    assert (folder / "runs" / "my" / "report.html").stat().st_size > 10_000

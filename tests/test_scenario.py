@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import engine
+from engine import sweep
 from engine.errors import InputError
 from engine.scenario import load, shipped
 
@@ -18,10 +19,11 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_shipped_scenarios_are_sound_and_titled(name):
-    made = load(name)
-    assert made.name == name
-    assert made.table.title
-    assert made.text == shipped()[name].read_text(encoding="utf-8")
+    swept = sweep.prepare(name, {})
+    for made in [plan.scenario for plan in swept.plans] if swept else [load(name)]:
+        assert made.name == name
+        assert made.table.title
+        assert made.text == shipped()[name].read_text(encoding="utf-8")
 
 
 def test_the_resolved_form_is_complete_and_runs_the_same():

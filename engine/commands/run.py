@@ -19,7 +19,7 @@ from engine.commands.options import (
     use_plugins,
 )
 from engine.commands.report import show_claims
-from engine.errors import InputError, RunError, Terminated
+from engine.errors import EngineError, InputError, RunError, Terminated
 from engine.printing import pipe, print_json, progress, table
 
 if TYPE_CHECKING:
@@ -139,7 +139,10 @@ def _kept(path: Path) -> str:
     """Say what a run that ended early leaves behind."""
     from engine import store
 
-    attrs = store.open(path).attrs
+    try:
+        attrs = store.group(path).attrs
+    except EngineError:
+        return f"{path} holds nothing that can be read"
     return f"{path} keeps the first {attrs['committed']} steps, with status {attrs['status']!r}"
 
 

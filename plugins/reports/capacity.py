@@ -75,9 +75,7 @@ class Capacity(Report):
         for what, (published, population, se) in ENDPOINTS.items():
             ours = estimate(np.mean([one[what] for one in full], axis=0))
             why = "3 se of the published 30 repetitions"
-            found.append(
-                Claim(f"N/d = 8: {what}", ours.value, published, population, 3 * se, why)
-            )
+            found.append(Claim(f"N/d = 8: {what}", ours.value, published, population, 3 * se, why))
         for label, widths in POPULATION.items():
             for d, row in widths.items():
                 for load, population in zip(LOADS, row, strict=True):
@@ -87,9 +85,7 @@ class Capacity(Report):
                     least = np.sqrt(population * (1 - population) / (ours.size * n))
                     within = 3 * max(estimate(ours).se, float(least))
                     what = f"recall, {label}, d = {d}, N/d = {load:g}"
-                    found.append(
-                        Claim(what, float(ours.mean()), None, population, within, "3 se")
-                    )
+                    found.append(Claim(what, float(ours.mean()), None, population, within, "3 se"))
         for d, published in zip((8, 16, 32), SOFTMAX, strict=True):
             part = cells[d, 8 * d]
             ours = estimate(recall(part, "softmax_soft"))
@@ -111,8 +107,18 @@ class Capacity(Report):
             change = estimate(mean["overall, gated"] - mean["overall, plain delta"])
             gain, cost = (estimate(mean[what]) for what in list(ENDPOINTS)[:2])
             rows.append([load, *(x for e in (gain, cost, change) for x in (e.value, 3 * e.se))])
-        columns = ("N/d", "priority gain", "3 se", "ordinary change", "3 se", "change of all", "3 se")
-        return [Table("gate", "What the gate costs: total recall moves least at N/d = 8", columns, rows)]
+        columns = (
+            "N/d",
+            "priority gain",
+            "3 se",
+            "ordinary change",
+            "3 se",
+            "change of all",
+            "3 se",
+        )
+        return [
+            Table("gate_cost", "What the gate costs: total recall moves least at N/d = 8", columns, rows)
+        ]
 
     def figures(self, run: xr.DataTree) -> Sequence[Figure]:
         """Return recall against load, and the gate's cost, and softmax by scale."""
@@ -123,6 +129,7 @@ class Capacity(Report):
             curves = [_curve(some, label, lambda d, n: n / d) for label in _labels(some[0])]
             for label, widths in POPULATION.items():
                 curves.append(Curve(label, LOADS, widths[d], look="law", like=label))
+            curves.append(Curve("", LOADS, 1 / (d * np.array(LOADS)), look="thin"))
             panels.append(_panel("load N/d, pairs per dimension", curves, f"d = {d}"))
         rows = np.array(self.tables(run)[0].rows, dtype=float)
         names = ("priority pairs", "ordinary pairs", "all pairs")
@@ -133,10 +140,12 @@ class Capacity(Report):
         ]  # fmt: skip
         gate = Panel(
             "load N/d, pairs per dimension", "recall, gated minus plain delta", change,
-            log="x", levels=[(0.0, "no change")], note="bands: 3 standard errors",
+            log="x", levels=[(0.0, "")], note="bands: 3 standard errors",
         )  # fmt: skip
         return [
-            Figure("recall", "Recall against load; dashed: the population.", panels),
+            Figure(
+                "recall", "Recall against load; dashed: the population; thin: chance, 1/N.", panels
+            ),
             Figure("gate", "What the gate gives and costs, mean over d = 8, 16, 32.", [gate]),
         ]
 
@@ -199,9 +208,7 @@ def _apart(every: Sequence[Part], label: str, scale: Any) -> float:
     curves = []
     for d in sorted({shape(part)[0] for part in every}):
         points = sorted(
-            (np.log(scale(*shape(p))), recall(p, label).mean())
-            for p in every
-            if shape(p)[0] == d
+            (np.log(scale(*shape(p))), recall(p, label).mean()) for p in every if shape(p)[0] == d
         )
         curves.append(np.array(points))
     grid = np.linspace(min(c[0, 0] for c in curves), max(c[-1, 0] for c in curves), 200)
