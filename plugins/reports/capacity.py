@@ -117,7 +117,12 @@ class Capacity(Report):
             "3 se",
         )
         return [
-            Table("gate_cost", "What the gate costs: total recall moves least at N/d = 8", columns, rows)
+            Table(
+                "gate_cost",
+                "What the gate costs: total recall moves least at N/d = 8",
+                columns,
+                rows,
+            )
         ]
 
     def figures(self, run: xr.DataTree) -> Sequence[Figure]:
