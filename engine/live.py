@@ -261,9 +261,9 @@ def stream(scenario: str | Path | Mapping[str, Any], every: int = 1, **overrides
 
     Examples
     --------
-    >>> frame = next(stream("rebinding", every=4))
+    >>> frame = next(stream("attention", every=4))
     >>> frame.step, frame.traces["delta"].output.shape
-    (3, (4, 50, 64))
+    (3, (4, 3, 32))
     """
     every = whole("every", every)
     return Stream(prepare(scenario, overrides, live=True), every)

@@ -41,6 +41,8 @@ class Rebinding(Generator):
     rebindings : int
         Values per key; unused with `probability`. The r-th visit of key i binds value
         i * rebindings + r.
+    order : {"random", "rotation"}
+        Of the visits: as above, or one key after another, each every `entries` steps.
     probability : float, optional
         Chance in [0, 1] that a return to a key rebinds it.
     values : int, optional
@@ -58,6 +60,7 @@ class Rebinding(Generator):
     value: int = 64
     basis: Literal["orthonormal", "random"] = "orthonormal"
     rebindings: int = 4
+    order: Literal["random", "rotation"] = "random"
     probability: float | None = None
     values: int | None = None
 
@@ -97,14 +100,14 @@ class Rebinding(Generator):
         return {"key_book": state.key_book, "value_book": state.value_book}
 
     def start(self, draws: Draws, steps: int | None) -> RebindingState:
-        """Draw the books and, without `probability`, the order of all visits."""
+        """Draw the books and, where it is drawn at once, the order of all visits."""
         if self.basis == "orthonormal":
             key_book = draws("keys").orthogonal(1, self.key)[0][:, : self.entries]
         else:
             key_book = draws("keys").vectors("unit", 1, self.entries, self.key)[0]
         value_book = draws("values").vectors("unit", 1, self._book, self.value)[0]
         order = np.empty((0, draws.trials), dtype=np.int64)
-        if self.probability is None:
+        if self.probability is None and self.order == "random":
             order = draws("visits").permutation(self._book) // self.rebindings
         held = np.full((draws.trials, self.entries), -1, dtype=np.int64)
         visits = Visits(draws.trials, self.entries)
@@ -115,11 +118,16 @@ class Rebinding(Generator):
     ) -> tuple[RebindingState, dict[str, Array]]:
         """Visit the next keys."""
         n, trial, held = len(steps), np.arange(draws.trials), state.held.copy()
-        if self.probability is None:
+        if self.order == "rotation":
+            key_id = np.arange(steps.start, steps.stop)[:, None] % self.entries
+            key_id = np.repeat(key_id, draws.trials, axis=1)
+        elif self.probability is None:
             key_id = state.order[steps.start : steps.stop].copy()
-            first, jump = key_id * self.rebindings, np.ones_like(key_id)
         else:
             key_id = draws("visits").integers(self.entries, n)
+        if self.probability is None:
+            first, jump = key_id * self.rebindings, np.ones_like(key_id)
+        else:
             first = draws("first").integers(self._book, n)
             # A jump of 1 .. book-1 round the book reaches every other value with equal chance.
             jump = 1 + draws("other").integers(self._book - 1, n)

@@ -116,6 +116,20 @@ def test_all_visits_are_in_one_uniform_order(drive):
     assert (np.abs(seen / 3000 - 1 / 6) < 4 * np.sqrt(5 / 36 / 3000)).all()
 
 
+def test_in_rotation_each_key_returns_after_as_many_steps_as_there_are(drive):
+    arrays, _ = drive(Rebinding(entries=3, rebindings=4, key=4, value=2, order="rotation"), 12)
+    step = np.arange(12)[:, None]
+    np.testing.assert_array_equal(arrays["key_id"], np.repeat(step % 3, 3, axis=1))
+    np.testing.assert_array_equal(
+        arrays["value_id"], np.repeat(step % 3 * 4 + step // 3, 3, axis=1)
+    )
+    np.testing.assert_array_equal(arrays["age"][3:], 3)
+    replay(arrays)
+    never = Rebinding(entries=3, key=4, value=2, order="rotation", probability=0.0)
+    again = drive(never, 30)[0]["value_id"]
+    np.testing.assert_array_equal(again, np.tile(again[:3], (10, 1)))
+
+
 @pytest.mark.parametrize("generator", [
     Rebinding(), Rebinding(basis="random", entries=9, key=4), Rebinding(probability=0.5),
 ])  # fmt: skip

@@ -39,6 +39,7 @@ CASES = {
     "switch": Drifting(value=3, motion="switch", period=15, keys="sign"),
     "rebinding": Rebinding(entries=20, rebindings=10, key=32, value=8),
     "rebinding random": Rebinding(entries=20, rebindings=10, key=5, value=8, basis="random"),
+    "rebinding rotation": Rebinding(entries=20, rebindings=10, key=32, value=8, order="rotation"),
     "rebinding chance": Rebinding(entries=6, key=16, value=8, probability=0.3),
     "recurring": Recurring(entries=30, values="sign"),
     "correlated": Correlated(value=3),

@@ -5,7 +5,7 @@ import pytest
 import engine
 from engine import publishing
 
-STUDIES = ("capacity", "widths")
+STUDIES = ("capacity", "rebinding", "widths")
 
 
 @pytest.mark.parametrize("name", STUDIES)
