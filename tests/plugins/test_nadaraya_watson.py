@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import engine
+from engine.plugins.reports import bandwidth as report
 from engine.plugins.solvers.nadaraya_watson import descend, learn_bandwidth, leave_one_out
 
 from .attention_cases import SCALE, K, Q, V, by_loop, close, run, softmax, unit
@@ -130,6 +131,13 @@ def test_the_learnt_bandwidth_is_the_global_optimum():
         found.append(learn_bandwidth(x, y))
         assert leave_one_out(x, y, found[-1]) <= losses.min()
     assert found[0] > 5.0 * found[1]
+
+
+def test_the_report_on_bandwidths_descends_as_the_rule_does(published):
+    x, y = published["x_train"], published["y_train"]
+    for ours, theirs in zip(report.descend(x, y, 5), descend(x, y), strict=True):
+        close(ours, theirs, 1e-13)
+    assert report.best(x, y) == pytest.approx(learn_bandwidth(x, y), rel=1e-5)
 
 
 @pytest.mark.parametrize(

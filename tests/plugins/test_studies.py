@@ -5,7 +5,12 @@ import pytest
 import engine
 from engine import publishing
 
-STUDIES = ("capacity", "rebinding", "widths")
+STUDIES = (
+    "bandwidth",
+    "capacity",
+    "rebinding",
+    "widths",
+)
 
 
 @pytest.mark.parametrize("name", STUDIES)
