@@ -34,15 +34,15 @@ class Asked:
         Every value that an answer may decode to; NaN marks none.
     key_id : array of int (query, trial)
         Which key it is, -1 for none of those written.
-    bound : sequence of array of int (pair, 2), one per trial
-        Every key and entry that were ever bound to each other.
+    replaced : array of int (binding, 3)
+        Trial, key and entry of every binding that a later one of the same key took the place of.
     """
 
     keys: np.ndarray
     wanted: np.ndarray
     book: np.ndarray
     key_id: np.ndarray
-    bound: Sequence[np.ndarray]
+    replaced: np.ndarray
 
 
 class Written:
@@ -92,40 +92,43 @@ class Written:
             values = np.where(written[..., None], kept["values"], np.nan)
             book, entry = np.swapaxes(values, 0, 1), steps
         latest = _latest(key_id, written)
-        bound = [np.stack([key_id[w, b], entry[w, b]], axis=-1) for b, w in enumerate(written.T)]
+        step, trial = np.nonzero(written & ~latest)
+        replaced = np.stack([trial, key_id[step, trial], entry[step, trial]], axis=-1)
         if queries is None:
-            return Asked(kept["keys"], np.where(latest, entry, -1), book, key_id, bound)
+            return Asked(kept["keys"], np.where(latest, entry, -1), book, key_id, replaced)
         wanted = np.full(queries.shape[:2], -1)
         which = np.full_like(wanted, -1)
         if self._question.ask == "codebook" and "key_id" in kept:
             which[:] = np.arange(len(queries))[:, None]
             step, trial = np.nonzero(latest & (key_id >= 0))
             wanted[key_id[step, trial], trial] = entry[step, trial]
-        return Asked(queries, wanted, book, which, bound)
+        return Asked(queries, wanted, book, which, replaced)
 
 
 def _latest(key_id: np.ndarray, written: np.ndarray) -> np.ndarray:
     """Return where a step is the last to write its key."""
-    latest = np.zeros(key_id.shape, dtype=bool)
-    for trial in range(key_id.shape[1]):
-        rows = np.flatnonzero(written[:, trial])[::-1]
-        _, first = np.unique(key_id[rows, trial], return_index=True)
-        latest[rows[first], trial] = True
+    order = np.lexsort((key_id, written), axis=0)  # stable: of equals, the latest comes last
+    key, wrote = (np.take_along_axis(x, order, axis=0) for x in (key_id, written))
+    wrote[:-1] &= key[1:] != key[:-1]
+    latest = np.empty_like(wrote)
+    np.put_along_axis(latest, order, wrote, axis=0)
     return latest
 
 
 def _intruded(nearest: np.ndarray, asked: Asked) -> np.ndarray:
     """Return whether each answer decodes to what the same key held before, as 0.0 or 1.0."""
     out = np.zeros(nearest.shape)
-    count = asked.book.shape[1]
-    for trial, pairs in enumerate(asked.bound):
-        keys, place = np.unique(pairs[:, 0], return_inverse=True)
-        if not len(keys):
-            continue
-        mine = np.minimum(np.searchsorted(keys, asked.key_id[:, trial]), len(keys) - 1)
-        code = mine * count + nearest[:, trial]
-        out[:, trial] = np.isin(code, place * count + pairs[:, 1])
-    out *= (nearest >= 0) & (nearest != asked.wanted)
+    if len(asked.replaced):
+        trial, key, entry = asked.replaced.T
+        keys, place = np.unique(key, return_inverse=True)
+        mine = np.minimum(np.searchsorted(keys, asked.key_id), len(keys) - 1)
+        same = keys[mine] == asked.key_id
+        # One number per trial, key and entry.
+        count, of = asked.book.shape[1], np.arange(nearest.shape[1]) * len(keys)
+        out[...] = same & np.isin(
+            (of + mine) * count + nearest, (of[trial] + place) * count + entry
+        )
+        out *= (nearest >= 0) & (nearest != asked.wanted)
     return np.where(asked.wanted < 0, np.nan, out)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 
 from engine import ops
 
@@ -79,6 +81,28 @@ class Channel:
         return 2.0 * self.integers(2, n, *shape) - 1.0
 
 
+@lru_cache(maxsize=2**14)
+def _words(seed: int, trial: int, number: int) -> np.ndarray:
+    """Return the numbers that seed one bit stream; mixing them takes longer than many draws."""
+    mixed = np.random.SeedSequence(seed, spawn_key=(trial, number))
+    words = mixed.generate_state(4, np.uint64)
+    words.flags.writeable = False
+    return words
+
+
+class _Words(ISeedSequence):
+    """Seeds PCG64, which asks for these four words and nothing else."""
+
+    def __init__(self, words: np.ndarray) -> None:
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        """Return the words."""
+        if (n_words, np.dtype(dtype)) != (len(self._words), self._words.dtype):
+            raise ValueError(f"{n_words} words of {dtype}; there are 4 of uint64")
+        return self._words
+
+
 class Draws:
     """The channels of one stream: `draws("keys").normal(n, d)` has shape (n, trial, d).
 
@@ -105,10 +129,8 @@ class Draws:
         if channel not in self._channels:
             # The name's bytes are the channel's number: it needs no table that could be renumbered.
             number = int.from_bytes(channel.encode(), "big")
-            seeds = (
-                np.random.SeedSequence(self.seed, spawn_key=(trial, number))
-                for trial in range(self.trials)
-            )
+            words = (_words(self.seed, trial, number) for trial in range(self.trials))
+            seeds: list[Any] = [_Words(word) for word in words]  # NumPy's types know no protocol
             rngs = [np.random.Generator(np.random.PCG64(seed)) for seed in seeds]
             self._channels[channel] = Channel(rngs)
         return self._channels[channel]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from engine import registry, signatures
 from engine.api import Generator, Solver, View
@@ -61,18 +62,25 @@ def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any
         if name not in options and signatures.required(field):
             raise InputError(f"{info.name} needs {name!r}, which is not given")
     given = {n: _as(hints[n], x) for n, x in options.items()}
-    model = create_model(
-        info.cls.__name__,
-        __config__=ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=()),
-        **{f"x_{n}": (hints[n], ...) for n in given},
-    )  # type: ignore[call-overload]
     try:
-        valid = model.model_validate({f"x_{n}": x for n, x in given.items()})
+        valid = _model(info.cls, tuple(given)).model_validate({f"x_{n}": given[n] for n in given})
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])[2:]
         raise InputError(f"{info.name}: {name} = {first['input']!r}: {told(first)}") from error
     return {n: getattr(valid, f"x_{n}") for n in given}
+
+
+@lru_cache(maxsize=256)
+def _model(cls: type, names: tuple[str, ...]) -> type[BaseModel]:
+    """Return what checks these fields of a plugin class: made once, for that takes longest."""
+    hints = signatures.hints(cls)
+    made: type[BaseModel] = create_model(
+        cls.__name__,
+        __config__=ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=()),
+        **{f"x_{n}": (hints[n], ...) for n in names},
+    )  # type: ignore[call-overload]
+    return made
 
 
 def _as(hint: Any, value: Any) -> Any:

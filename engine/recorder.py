@@ -38,6 +38,8 @@ class Variable:
     fill: int = 0
     """What rows that were never written read as, where they cannot be NaN."""
     attrs: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    handed: bool = field(default=False, compare=False)
+    """Whether its rows are handed over: nobody else holds the arrays that they come in."""
 
     @property
     def advances(self) -> bool:
@@ -96,18 +98,25 @@ class MemorySink:
         """Make room for a variable."""
         if variable.group in self._left_out:
             return
-        array = np.zeros(variable.shape, dtype=variable.dtype)
+        # No room before it is needed: rows that are all there is need none.
+        array = np.broadcast_to(np.zeros((), dtype=variable.dtype), variable.shape)
         self.arrays.setdefault(variable.group, {})[variable.name] = (variable.dims, array)
 
     def write(self, variable: Variable, start: int, rows: np.ndarray) -> None:
-        """Copy rows in."""
+        """Copy rows in, or keep them as they are where they are all there is and handed over."""
         if variable.group in self._left_out:
             return
-        array = self.arrays[variable.group][variable.name][1]
-        if array.ndim:
-            array[start : start + len(rows)] = rows
-        else:
-            array[()] = rows
+        kept = self.arrays[variable.group]
+        array = kept[variable.name][1]
+        if rows.shape == array.shape:
+            own = variable.handed and rows.dtype == array.dtype and rows.flags.c_contiguous
+            rows = rows if own else np.array(rows, array.dtype, order="C")
+            kept[variable.name] = (variable.dims, rows)
+            return
+        if not array.flags.writeable:
+            array = np.zeros(variable.shape, dtype=variable.dtype)
+            kept[variable.name] = (variable.dims, array)
+        array[start : start + len(rows)] = rows
 
     def describe(self, group: str, attrs: Mapping[str, Any]) -> None:
         """Add attributes to a group."""
@@ -125,20 +134,32 @@ class MemorySink:
         """Return one group as a Dataset."""
         import xarray as xr
 
-        return xr.Dataset(self.arrays.get(group, {}), attrs=self.attrs.get(group, {}))
+        attrs = dict(self.attrs.get(group, {}))
+        given = ["step", "trial"] if not group else attrs.pop("coordinates", "").split()
+        arrays = {n: xr.Variable(*x, fastpath=True) for n, x in self.arrays.get(group, {}).items()}
+        coords = {n: arrays.pop(n) for n in given if n in arrays}
+        return xr.Dataset(arrays, coords, attrs)
 
     def tree(self) -> xr.DataTree:
         """Return everything as a DataTree, laid out as a store is."""
         import xarray as xr
 
-        groups = dict.fromkeys([*self.attrs, *self.arrays])
-        root = self.dataset("")
-        root = root.set_coords([n for n in ("step", "trial") if n in root])
-        rest = {}
-        for group in filter(None, groups):
-            ds = self.dataset(group)
-            rest[f"/{group}"] = ds.set_coords(ds.attrs.pop("coordinates", "").split())
-        return xr.DataTree.from_dict({"/": root, **rest})
+        inside: dict[str, dict[str, None]] = {}
+        for group in dict.fromkeys([*self.attrs, *self.arrays]):
+            parent = ""
+            for name in filter(None, group.split("/")):
+                inside.setdefault(parent, {})[name] = None
+                parent = f"{parent}/{name}".lstrip("/")
+
+        def grow(node: xr.DataTree, group: str) -> xr.DataTree:
+            # From the root outwards: a node is checked against its parent when it has no children.
+            paths = {name: f"{group}/{name}".lstrip("/") for name in inside.get(group, {})}
+            node.children = {name: xr.DataTree(self.dataset(path)) for name, path in paths.items()}
+            for name, path in paths.items():
+                grow(node.children[name], path)
+            return node
+
+        return grow(xr.DataTree(self.dataset("")), "")
 
 
 def layout(source: Source, tracks: Sequence[Track], states: States) -> Iterator[Variable]:
@@ -174,7 +195,10 @@ def layout(source: Source, tracks: Sequence[Track], states: States) -> Iterator[
                 sizes = {"step": source.steps, "trial": source.trials, **track.sizes}
                 shapes[name] = (tuple(sizes[d] for d in binding.dims), np.dtype(np.float64))
         for name, (shape, dtype) in shapes.items():
-            yield Variable(f"solvers/{track.label}", name, track.dims[name], shape, dtype)
+            # What was computed for this run; a coefficient may be an array of the caller's.
+            handed = track.backend.name == "numpy" and name not in track.bindings
+            where = f"solvers/{track.label}", name, track.dims[name]
+            yield Variable(*where, shape, dtype, handed=handed)
 
 
 def _numpy_dtype(array: Any) -> np.dtype[Any]:
@@ -288,8 +312,8 @@ class Recorder:
             if take == room and not self._filled:
                 # A whole shard as it stands: only the stream's arrays are copied, for a generator
                 # may use them again while they wait to be written.
-                own = {v.path: rows[v.path].copy() for v in self.variables if v.group == "stream"}
-                self._hand_over({**rows, **own}, take)
+                waiting = [v for v in self.variables if v.group == "stream" and self._writer]
+                self._hand_over({**rows, **{v.path: rows[v.path].copy() for v in waiting}}, take)
             else:
                 self._keep(rows, take)
             done += take

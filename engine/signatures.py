@@ -138,6 +138,7 @@ def takes(hint: Any, kind: type) -> bool:
     return kind in {get_origin(part) or part for part in (hint, *get_args(hint))}
 
 
-def hints(cls: type) -> dict[str, Any]:
+@_once
+def hints(cls: type) -> Mapping[str, Any]:
     """Return the resolved type of every field of a plugin class."""
     return get_type_hints(cls, include_extras=True)

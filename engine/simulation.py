@@ -114,7 +114,9 @@ def simulate(
         track.restore(as_state(state, track, trial))
     sink = MemorySink(left_out=("stream",))  # the caller has it
     recorder = Recorder(sink, source, [track], record)
-    for frame in loop(source, [track], block_steps(source, [track])):
+    # A compiled rule takes all steps at once, into what is returned: there is nothing to copy.
+    whole = source.steps or 1 if track.kernel == "numba" else block_steps(source, [track])
+    for frame in loop(source, [track], whole):
         recorder.write(frame)
     recorder.close()
     if track.correction[0] > STABLE:

@@ -166,7 +166,9 @@ class GeneratorSource:
         self.dims: dict[str, tuple[str, ...]] = {
             n: tuple(declared.get(n, "").split()) for n in self.sample
         }
-        self.facts = {n: np.asarray(x) for n, x in generator.facts(state).items()}
+        # Copies, for the state goes on.
+        self.facts = {n: np.array(x) for n, x in generator.facts(state).items()}
+        self._begun: tuple[Draws, Any] | None = (draws, state)
         self.dims.update({n: tuple(declared.get(n, "").split()) for n in self.facts})
         self._check(self.sample, 0, name)
         for n in (*self.sample, *self.facts):
@@ -227,8 +229,9 @@ class GeneratorSource:
 
     def blocks(self, size: Size) -> Iterator[Tokens]:
         """Yield blocks of `size` steps, drawn from the start."""
-        draws = Draws(self._seed, self.trials)
-        state, start = self._start(draws), 0
+        begun, self._begun = self._begun, None  # the first time it has been begun already
+        draws = begun[0] if begun else Draws(self._seed, self.trials)
+        state, start = begun[1] if begun else self._start(draws), 0
         while self.steps is None or start < self.steps:
             stop = start + (size if isinstance(size, int) else size())
             stop = stop if self.steps is None else min(stop, self.steps)

@@ -9,6 +9,7 @@ from scipy.spatial.distance import cdist
 import engine
 from engine import experiment
 from engine.measure import error_curve, prediction_error, recalled, smooth, tracking_error
+from engine.measure.decoding import decoded
 from engine.recorder import MemorySink
 from engine.summary import summarise
 
@@ -193,3 +194,20 @@ def test_the_error_curve_does_not_depend_on_how_it_is_read(start, block):
 def test_a_run_without_steps_has_an_empty_curve():
     run = engine.run(SCENARIO, **{"stream.steps": 0})
     assert error_curve(run, "delta").shape == (0, 2)
+
+
+@pytest.mark.parametrize("table", [1, 7, 2**17], ids=str)
+@pytest.mark.parametrize("lead", [(), (5,), (5, 3), (2, 3, 4)], ids=str)
+def test_ranks_are_those_of_a_stable_sort_however_the_table_is_cut(monkeypatch, lead, table):
+    monkeypatch.setattr("engine.measure.decoding.SCORES", table)
+    rng = np.random.default_rng(0)
+    # Small whole numbers: distances are exact, and many are equal.
+    read = rng.integers(-1, 2, (*lead, 2)).astype(float)
+    book = rng.integers(-1, 2, (*lead[1:], 6, 2)).astype(float)
+    wanted = rng.integers(-1, 6, lead)
+    distance = ((read[..., None, :] - book) ** 2).sum(-1)
+    order = np.argsort(distance, axis=-1, kind="stable")
+    place = np.argmax(order == np.expand_dims(wanted, -1), axis=-1)
+    nearest, rank = decoded(read, book, wanted)
+    np.testing.assert_array_equal(nearest, order[..., 0])
+    np.testing.assert_array_equal(rank, np.where(wanted < 0, -1, place))

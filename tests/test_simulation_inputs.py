@@ -262,3 +262,16 @@ def test_unknown_names_are_refused_with_the_nearest():
     for solver in (engine.solvers()["delta"].cls, 3, None):
         with pytest.raises(engine.InputError, match="solver"):
             engine.simulate(solver, keys, values)
+
+
+def test_what_is_returned_shares_no_memory_with_what_was_given():
+    rng = np.random.default_rng(0)
+    keys, values = rng.standard_normal((2, 6, 2, 3))
+    given = {"gamma": np.full((6, 2), 0.9), "beta": np.full((6, 2), 0.5)}
+    for kernel in ("loop", "auto"):
+        ds = engine.simulate("gated_delta", keys, values, kernel=kernel, **given)
+        whole = [x.values for x in ds.variables.values()]
+        for i, x in enumerate(whole):
+            assert x.flags.writeable
+            others = [*whole[:i], keys, values, *given.values()]
+            assert not any(np.shares_memory(x, other) for other in others)

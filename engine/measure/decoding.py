@@ -2,38 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from engine.measure.lift import lift
 
-SCORES = 2**18
-"""Numbers of a table of queries against entries that is in memory at a time."""
+SCORES = 2**17
+"""Numbers of a table of queries against entries that is computed at a time: it stays in cache."""
 
-
-def _products(x: np.ndarray, entries: np.ndarray) -> np.ndarray:
-    """Return x.e for every entry, (..., entry); a matrix product if the first axis has one book."""
-    if x.ndim < entries.ndim - 1 or x.ndim == 1 or (entries.ndim > x.ndim and len(entries) > 1):
-        return np.asarray((entries @ x[..., None])[..., 0])
-    entries = entries[0] if entries.ndim > x.ndim else entries
-    turned = np.moveaxis(x, 0, -2)
-    return np.asarray(np.moveaxis(turned @ np.swapaxes(entries, -1, -2), -2, 0))
+PRODUCT = 2**18
+"""Multiplications of one matrix product: beyond it BLAS wakes threads that wait for one another."""
 
 
 def _scores(x: np.ndarray, entries: np.ndarray, by: str) -> np.ndarray:
     """Return how far each entry is from each read, up to what is the same for every entry."""
-    square = np.sum(entries**2, axis=-1)
-    product = _products(x, entries)
+    turned = np.swapaxes(entries, -1, -2)
+    square = np.einsum("...ij,...ij->...i", entries, entries)[..., None, :]
     if by == "distance":  # |x - e|^2 = |x|^2 - 2 x.e + |e|^2
-        product *= -2.0
-        product += square
-        return product
+        scores = np.matmul(-2.0 * x, turned)
+        scores += square
+        return np.asarray(scores)
     if by == "cosine":
-        return np.asarray(-product / np.sqrt(np.where(square > 0, square, 1.0)))
+        return np.asarray(-np.matmul(x, turned) / np.sqrt(np.where(square > 0, square, 1.0)))
     if by == "dot":
-        return -product
+        return np.asarray(np.matmul(-x, turned))
     raise ValueError(f"by = {by!r} must be 'distance', 'dot' or 'cosine'")
+
+
+def _tiles(shape: tuple[int, ...], count: int, width: int) -> Iterator[tuple[Any, ...]]:
+    """Yield slices of the first and the last axis of reads, of which each has `SCORES` scores."""
+    *rest, n = shape
+    reads = max(1, min(n, PRODUCT // max(count * width, 1)))
+    each = reads * count * int(np.prod(rest[1:], dtype=int))
+    books = max(1, SCORES // max(each, 1))
+    for first in range(0, rest[0], books) if rest else (None,):
+        for i in range(0, n, reads):
+            last = slice(i, i + reads)
+            yield (last,) if first is None else (slice(first, first + books), ..., last)
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    """Return which vectors are finite."""
+    each = np.isfinite(x)
+    return np.asarray(np.ones(x.shape[:-1], dtype=bool) if each.all() else each.all(-1))
+
+
+def _ahead(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return how many entries come before the right one; of equals, the first comes first."""
+    right = right[..., None]
+    aim = np.take_along_axis(scores, right, axis=-1)
+    ahead, equal = scores < aim, scores == aim
+    if np.count_nonzero(equal) > right.size:
+        ahead |= equal & (np.arange(scores.shape[-1]) < right)
+    # Eight to a byte: a sum along an axis of bools takes three times as long.
+    return np.asarray(np.bitwise_count(np.packbits(ahead, axis=-1)).sum(-1, dtype=np.int64))
 
 
 def decoded(
@@ -69,42 +93,44 @@ def decoded(
     [0, 1, 0]
     """
     read, book, wanted = np.asarray(read), np.asarray(book), np.asarray(wanted)
-    shape = np.broadcast_shapes(read.shape[:-1], book.shape[:-2], wanted.shape)
-    nearest, place = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
-    there = np.isfinite(book).all(-1)
-    book = np.where(there[..., None], book, 0.0)
-    count = book.shape[-2]
-
-    def fill(x: np.ndarray, entries: np.ndarray, known: np.ndarray, w: np.ndarray, at: Any) -> None:
-        sound = np.isfinite(x).all(-1)
-        scores = _scores(np.where(sound[..., None], x, 0.0), entries, by)
-        scores = scores if known.all() else np.where(known, scores, np.inf)
-        size = nearest[at].shape
-        scores, sound = np.broadcast_to(scores, (*size, count)), np.broadcast_to(sound, size)
-        nearest[at] = np.where(sound & known.any(-1), np.argmin(scores, axis=-1), -1)
-        if not np.any(w >= 0):
-            place[at] = -1
-            return
-        right = np.broadcast_to(np.maximum(w, 0), size)[..., None]
-        aim = np.take_along_axis(scores, right, axis=-1)
-        ahead = (scores < aim) | ((scores == aim) & (np.arange(count) < right))
-        place[at] = np.where(w < 0, -1, np.where(sound, ahead.sum(-1), known.sum(-1)))
-
+    *lead, count, width = book.shape
+    shape = np.broadcast_shapes(read.shape[:-1], tuple(lead), wanted.shape)
     if not count:
         return np.full(shape, -1), np.where(wanted < 0, -1, np.zeros(shape, dtype=np.int64))
-    if not shape:
-        fill(read, book, there, wanted, ...)
-    each = int(np.prod(shape[1:], dtype=int)) * count
-    rows = max(1, SCORES // max(each, 1))
-    for start in range(0, shape[0] if shape else 0, rows):
-        at = slice(start, start + rows)
-        cut = (
-            y[at] if y.ndim == len(shape) + more and len(y) > 1 else y
-            for y, more in ((read, 1), (book, 2), (there, 1), (wanted, 0))
-        )
-        x, entries, known, w = cut
-        fill(x, entries, known, w, at)
-    return nearest, place
+    x, w = np.broadcast_to(read, (*shape, width)), np.broadcast_to(wanted, shape)
+    # The reads of the first axis are the rows of a matrix, if they have one book.
+    shared = bool(shape) and (len(lead) < len(shape) or lead[0] == 1)
+    if shared:
+        x, w = np.moveaxis(x, 0, -2), np.moveaxis(w, 0, -1)
+        book = book[0] if len(lead) == len(shape) else book
+    else:
+        x, w = x[..., None, :], w[..., None]
+    there = _finite(book)
+    book = book if there.all() else np.where(there[..., None], book, 0.0)
+    nearest, place = np.empty(w.shape, dtype=np.int64), np.empty(w.shape, dtype=np.int64)
+    many = book.ndim - 1 == w.ndim > 1 and len(book) > 1
+    for at in _tiles(w.shape, count, width):
+        own, rows = at[0] if many else ..., (*at, slice(None))
+        nearest[at], place[at] = _placed(x[rows], book[own], there[own], w[at], by)
+    if shared:
+        return np.moveaxis(nearest, -1, 0), np.moveaxis(place, -1, 0)
+    return nearest[..., 0], place[..., 0]
+
+
+def _placed(
+    x: np.ndarray, entries: np.ndarray, known: np.ndarray, wanted: np.ndarray, by: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return `decoded` of reads (..., read, value) and books (..., entry, value)."""
+    sound = _finite(x)
+    scores = _scores(x if sound.all() else np.where(sound[..., None], x, 0.0), entries, by)
+    if not known.all():
+        scores = np.where(known[..., None, :], scores, np.inf)
+    nearest = np.where(sound & np.any(known, -1, keepdims=True), np.argmin(scores, axis=-1), -1)
+    rank = np.where(wanted < 0, -1, np.where(sound, 0, np.sum(known, -1, keepdims=True)))
+    missed = (wanted >= 0) & sound & (nearest != wanted)
+    if missed.any():  # the others are nearest, so of rank 0
+        rank[missed] = _ahead(scores[missed], wanted[missed])
+    return nearest, rank
 
 
 def decode(read: Any, book: Any, /, by: str = "distance") -> Any:

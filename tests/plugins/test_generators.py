@@ -202,3 +202,14 @@ def test_bad_options_are_named_with_their_value(cls, options, match):
 
 def test_more_random_keys_than_dimensions_are_fine(drive):
     assert drive(Rebinding(entries=65, basis="random"), 65)[0]["keys"].shape == (65, 3, 64)
+
+
+def test_channels_are_seeded_as_numpy_spawns_them():
+    """Trial and name are the spawn key of NumPy's own SeedSequence."""
+    number = int.from_bytes(b"keys", "big")
+    for _ in range(2):  # the second time from what is remembered
+        got = Draws(123, 3)("keys").normal(5, 2)
+        for trial in range(3):
+            seed = np.random.SeedSequence(123, spawn_key=(trial, number))
+            want = np.random.Generator(np.random.PCG64(seed)).standard_normal((5, 2))
+            np.testing.assert_array_equal(got[:, trial], want)
