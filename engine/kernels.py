@@ -21,8 +21,8 @@ def choose(solver: Solver, state: Any, backend: Backend, wanted: str = "auto") -
 
     "auto" is the fastest that there is: the compiled recurrence on NumPy arrays where numba is
     installed, chunks where a call costs more than its arithmetic, tiles for softmax attention and
-    steps elsewhere. A velocity makes the decay of a chunk a product of 2 x 2 matrices, so rules
-    with momentum have no chunks.
+    its kin, steps elsewhere. A velocity makes the decay of a chunk a product of 2 x 2 matrices, so
+    rules with momentum have no chunks.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def choose(solver: Solver, state: Any, backend: Backend, wanted: str = "auto") -
     covariance = vars(type(solver)).get("compiled") == "covariance"
     compiles = (plain or covariance) and backend.name == "numpy"
     chunks = plain and not isinstance(solver, MomentumRule)
-    tiled = vars(type(solver)).get("tiled") == "softmax"
+    tiled = bool(vars(type(solver)).get("tiled"))
     installed = find_spec("numba") is not None
     if wanted == "numba" and not compiles:
         raise InputError(
@@ -52,7 +52,8 @@ def choose(solver: Solver, state: Any, backend: Backend, wanted: str = "auto") -
         )
     if wanted == "tile" and not tiled:
         raise InputError(
-            f"kernel = 'tile': it runs softmax attention, not {rule}; use 'auto' or 'loop'"
+            f"kernel = 'tile': it runs softmax_attention, forgetting_attention and parallax, not "
+            f"{rule}; use 'auto' or 'loop'"
         )
     if wanted != "auto":
         return wanted

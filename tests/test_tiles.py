@@ -144,7 +144,7 @@ def test_another_array_library():
         np.testing.assert_allclose(there.output, here.output, rtol=1e-12, atol=1e-13)
 
 
-def test_only_softmax_attention_has_tiles():
+def test_only_softmax_attention_and_its_kin_have_tiles():
     k, v, _ = drawn(3)
-    with pytest.raises(engine.InputError, match="'tile': it runs softmax attention, not Delta"):
+    with pytest.raises(engine.InputError, match="softmax_attention, forgetting_.* not Delta"):
         engine.simulate("delta", k, v, kernel="tile")

@@ -38,6 +38,7 @@ class ForgettingAttention:
 
     scale: float = 1.0
 
+    tiled: ClassVar[bool] = True  # softmax attention but for the biases of its rows
     card: ClassVar[Card] = Card(
         history="product of gamma since the write",
         model="kernel average, exp(scale q.k)",

@@ -39,6 +39,7 @@ class Parallax:
 
     scale: float = 1.0
 
+    tiled: ClassVar[bool] = True  # softmax attention but for the second query
     card: ClassVar[Card] = Card(
         history="uniform",
         model="kernel average, exp(scale q.k), with a linear correction along r",

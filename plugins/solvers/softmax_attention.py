@@ -31,7 +31,7 @@ class SoftmaxAttention:
 
     scale: float = 1.0
 
-    tiled: ClassVar[str] = "softmax"  # the form that reads a block at once
+    tiled: ClassVar[bool] = True  # a block can be read at once
     card: ClassVar[Card] = Card(
         history="uniform",
         model="kernel average, exp(scale q.k)",

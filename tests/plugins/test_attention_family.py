@@ -42,11 +42,12 @@ def test_forgetting_attention_is_softmax_with_summed_log_decays():
     close(ours.output, by_loop(read))
 
 
-def test_forgetting_attention_at_gamma_one_is_softmax_attention():
+@pytest.mark.parametrize("kernel", ["loop", "tile"])
+def test_forgetting_attention_at_gamma_one_is_softmax_attention(kernel):
     options = {"scale": SCALE}
     ours, softmax_ = (
-        run("forgetting_attention", options=options),
-        run("softmax_attention", options=options, kernel="loop"),
+        run("forgetting_attention", options=options, kernel=kernel),
+        run("softmax_attention", options=options, kernel=kernel),
     )
     np.testing.assert_array_equal(ours.output, softmax_.output)
     np.testing.assert_array_equal(ours.prediction, softmax_.prediction)
@@ -130,11 +131,13 @@ def test_parallax_is_the_mean_times_one_plus_the_mean_slope_less_their_product()
     close(ours.output, by_loop(read))
 
 
-def test_parallax_without_a_second_query_is_softmax_attention():
+@pytest.mark.parametrize("kernel", ["loop", "tile"])
+def test_parallax_without_a_second_query_is_softmax_attention(kernel):
     options = {"scale": SCALE}
-    expected = run("softmax_attention", options=options, kernel="loop").output
+    expected = run("softmax_attention", options=options, kernel=kernel).output
     for given in ({}, {"second_query": np.zeros(())}):
-        np.testing.assert_array_equal(run("parallax", options=options, **given).output, expected)
+        ours = run("parallax", options=options, kernel=kernel, **given)
+        np.testing.assert_array_equal(ours.output, expected)
 
 
 @pytest.mark.parametrize(
