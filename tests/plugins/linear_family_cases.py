@@ -7,8 +7,8 @@ import engine
 T, B, DK, DV = 40, 3, 5, 4
 FAMILY = (
     "comba delta delta_product dplr gated_delta gdn2 gla kaczmarz kda lightning linear_attention "
-    "lms longhorn longhorn_diagonal mamba mamba2 momentum_delta nlms oja preconditioned_kda "
-    "preconditioned_gated_delta retnet rwkv6 rwkv7 titans"
+    "lms longhorn longhorn_diagonal longhorn_momentum mamba mamba2 momentum_delta nlms oja "
+    "preconditioned_kda preconditioned_gated_delta retnet rwkv6 rwkv7 titans"
 ).split()
 VECTORS = {"dplr": ["a", "b"]} | {n: ["erase_key"] for n in ("rwkv7", "comba", "momentum_delta")}
 

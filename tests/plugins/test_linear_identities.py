@@ -23,6 +23,12 @@ IDENTITIES = {
     "Longhorn(b) = delta(b / (1 + b k.k))": (
         1e-14, lambda d: d("longhorn", beta=d.beta),
         lambda d: d("delta", beta=d.beta / (1 + d.beta * (d.k**2).sum(-1)))),
+    "Longhorn with momentum(eta = 0) = Longhorn": (
+        1e-14, lambda d: d("longhorn_momentum", beta=d.beta), lambda d: d("longhorn", beta=d.beta)),
+    "Longhorn with momentum = momentum delta(b / (1 + b k.k), mu = eta, p = k)": (
+        1e-14, lambda d: d("longhorn_momentum", beta=d.beta, eta=d.eta),
+        lambda d: d("momentum_delta", erase_key=d.k, mu=d.eta,
+                    eta=d.beta / (1 + d.beta * (d.k**2).sum(-1)))),
     "diagonal Longhorn = Longhorn if k is one-hot": (
         1e-14, lambda d: d("longhorn_diagonal", d.hot, beta=d.beta),
         lambda d: d("longhorn", d.hot, beta=d.beta)),

@@ -8,6 +8,7 @@ from engine import publishing
 STUDIES = (
     "bandwidth",
     "capacity",
+    "momentum",
     "rebinding",
     "widths",
 )

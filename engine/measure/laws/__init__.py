@@ -5,6 +5,12 @@ independent of them, of zero mean and unit norm, and every pair is written once.
 the number of writes after its own. Expectations are over keys and values, exact at finite sizes.
 """
 
+from engine.measure.laws.momentum import (
+    momentum_bound,
+    momentum_error,
+    momentum_growth,
+    momentum_limit,
+)
 from engine.measure.laws.recall import (
     decayed_energy,
     decayed_interference,
@@ -29,6 +35,6 @@ from engine.measure.laws.tracking import (
 __all__ = [
     "decayed_energy", "decayed_fit_error", "decayed_interference", "decayed_signal", "delta_best",
     "delta_energy", "delta_error", "free_walk_error", "hebbian_error", "implicit_gain", "lms_gain",
-    "memory_length", "moments", "sphere_correlation", "sphere_walk_error", "titans_bound",
-    "titans_growth",
+    "memory_length", "moments", "momentum_bound", "momentum_error", "momentum_growth",
+    "momentum_limit", "sphere_correlation", "sphere_walk_error", "titans_bound", "titans_growth",
 ]  # fmt: skip
