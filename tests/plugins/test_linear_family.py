@@ -14,8 +14,8 @@ from engine.cards import evaluate
 from .linear_family_cases import DK, DV, FAMILY, VECTORS, B, T, unit
 
 NO_RESET = (  # no decay, or an erasure that reads the undecayed state
-    "delta kaczmarz linear_attention lms longhorn longhorn_diagonal nlms mamba mamba2 "
-    "dplr rwkv7 momentum_delta titans rwkv6"
+    "delta kaczmarz linear_attention lms longhorn longhorn_diagonal longhorn_momentum nlms mamba "
+    "mamba2 dplr rwkv7 momentum_delta titans rwkv6"
 ).split()
 
 
