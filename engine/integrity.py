@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import store
+from engine.cut import unfinished
 from engine.errors import DamageError, InputError
 
 PARTIAL = re.compile(r".*\.partial|.*\.tmp")
@@ -75,9 +76,10 @@ def check(path: str | Path) -> list[Damage]:
         return found or [Damage("metadata", "zarr.json", None, "", why)]
     committed, known = int(root.attrs["committed"]), {"zarr.json"}
     found += _mark(root, committed, arrays)
+    cut = unfinished(root)  # a kill came in between: no damage, and not shown either
     for name, array in arrays.items():
         known.add(f"{name}/zarr.json")
-        found += _chunks(path, name, array, _rows(root, name, array, committed), known)
+        found += _chunks(path, name, array, _rows(root, name, array, committed, cut), known)
     known |= {f"{name}/zarr.json" for name in _groups(root)}
     for file in sorted(p for p in path.rglob("*") if not p.is_dir()):
         name = file.relative_to(path).as_posix()
@@ -98,8 +100,10 @@ def _groups(root: Any) -> Iterator[str]:
             yield name
 
 
-def _rows(root: Any, name: str, array: Any, committed: int) -> int:
+def _rows(root: Any, name: str, array: Any, committed: int, cut: list[str]) -> int:
     """Return how many rows of an array must be there."""
+    if name in cut:
+        return 0
     if not array.shape:
         return 1
     dim = (array.metadata.dimension_names or ("",))[0]

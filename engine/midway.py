@@ -91,10 +91,10 @@ class Recording:
         self._fingerprint = Fingerprint()
         with uninterrupted():
             describe(self._plan, self._sink)
-            self._sink.describe("", {"first_step": first})
             self._recorder = Recorder(
                 self._sink, self._plan.source, self._plan.tracks, "every", self._sink.shard, first
             )
+            self._sink.describe("", {"first_step": first})
 
     def admit(self, label: str, binding: Binding) -> None:
         """Refuse a binding that the store has no room for."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from engine.errors import InputError
 from engine.recorder import Variable, layout
-from engine.store import ZarrSink, group
+from engine.store import ZarrSink, group, only_begun
 
 if TYPE_CHECKING:
     from engine.experiment import Plan
@@ -121,7 +121,11 @@ def sink(plan: Plan, path: Path) -> ResumedSink | ZarrSink | None:
     InputError
         If there is no run, or it was begun with something else; every difference is shown.
     """
+    from engine.experiment import store_sink
+
     path = path.expanduser()
+    if only_begun(path) and plan.scenario.seal is None:
+        return store_sink(plan, path, force=True)
     root = group(path)
     attrs: dict[str, Any] = root.attrs.asdict()
     found = [*_unequal("", attrs["scenario"]["resolved"], _plain(plan.scenario.resolved))]
@@ -150,8 +154,6 @@ def sink(plan: Plan, path: Path) -> ResumedSink | ZarrSink | None:
     if attrs["status"] == "complete":
         return None
     if not attrs["committed"] and plan.scenario.seal is None:
-        from engine.experiment import store_sink
-
         return store_sink(plan, path, force=True)
     if not attrs["committed"] or "block" not in attrs or "parent" in attrs:
         raise InputError(f"{path} cannot be resumed; run it anew with --force")

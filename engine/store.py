@@ -16,8 +16,10 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
+from zarr.core.group import GroupMetadata
 from zarr.storage import LocalStore
 
+from engine.cut import laid_out, shown, strangers_ignored, unfinished
 from engine.errors import DamageError, InputError
 from engine.lock import Lock
 from engine.recorder import Variable
@@ -164,9 +166,8 @@ class ZarrSink:
         """Move the mark: called after every variable is written."""
         metadata = self._root.metadata
         metadata.attributes["committed"] = steps
-        # zarr's own text; putting it in place through zarr takes longer than writing a chunk.
-        (text,) = metadata.to_buffer_dict(default_buffer_prototype()).values()
-        replace(self._path / "zarr.json", text.to_bytes())
+        # Putting it in place through zarr takes longer than writing a chunk.
+        replace(self._path / "zarr.json", _text(metadata))
 
     def fit(self, steps: int) -> None:
         """Give back the room behind the first `steps` steps."""
@@ -191,14 +192,16 @@ def create(path: Path, attrs: Mapping[str, Any], force: bool) -> tuple[Path, Any
     """
     check_free(path, force)
     path = path.resolve()  # the folder itself, where `path` is a link to one
-    if path.exists():
-        shutil.rmtree(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    root = zarr.create_group(str(path), zarr_format=3)
+    path.mkdir(parents=True, exist_ok=True)
+    lock = _claim(path)
     writer = {"host": platform.node(), "process": os.getpid()}
     own = {"format": FORMAT, "committed": 0, "status": "running", "writer": writer}
-    root.update_attributes({**own, **attrs})
-    return path, root, _claim(path)
+    # First this, at once: a kill at any moment leaves what is known as a store of ours.
+    replace(path / "zarr.json", _text(GroupMetadata(attributes={**own, **attrs}, zarr_format=3)))
+    for old in path.iterdir():
+        if old.name != "zarr.json":
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
+    return path, zarr.open_group(str(path), mode="r+", use_consolidated=False), lock
 
 
 def consolidate(store: Any) -> None:
@@ -208,6 +211,12 @@ def consolidate(store: Any) -> None:
         # it, and warns when it is absent.
         warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
         zarr.consolidate_metadata(store)
+
+
+def _text(metadata: GroupMetadata) -> bytes:
+    """Return metadata as zarr writes them."""
+    (text,) = metadata.to_buffer_dict(default_buffer_prototype()).values()
+    return bytes(text.to_bytes())
 
 
 def _divisor(rows: int, wanted: int) -> int:
@@ -224,7 +233,7 @@ def check_free(path: Path, force: bool = False) -> None:
     InputError
         If something is there and may not be replaced.
     """
-    if not path.exists():
+    if not path.exists() or _is_unused(path):
         return
     if not force:
         raise InputError(f"{path} exists; choose another place, or replace it with --force")
@@ -233,12 +242,18 @@ def check_free(path: Path, force: bool = False) -> None:
     _claim(path).release()
 
 
+def _is_unused(path: Path) -> bool:
+    """Return whether a folder is empty, or as a run leaves it that was killed as it began."""
+    return path.is_dir() and {p.name for p in path.iterdir()} <= {"zarr.json.partial"}
+
+
 def _claim(path: Path) -> Lock:
     """Return the lock of a store that nobody else writes."""
     try:
         return Lock(path)
     except BlockingIOError:
-        writer: Any = zarr.open_group(str(path), mode="r").attrs.get("writer") or {}
+        told = zarr.open_group(str(path), mode="r").attrs if is_store(path) else {}
+        writer: Any = told.get("writer") or {}
         raise InputError(
             f"{path} is being written by process {writer.get('process')}; choose another place, or "
             "end that run first"
@@ -289,9 +304,18 @@ def group(path: str | Path) -> Any:
             f"{path} has format {attrs['format']}, this release reads up to {FORMAT}; "
             "upgrade ttr-engine"
         )
-    if "parts" not in attrs and not ("scenario" in attrs and "stream/keys" in found):
+    begun = "parts" in attrs or (laid_out(attrs) and "stream/keys" in found)
+    if "scenario" not in attrs or not begun:
         raise InputError(f"{path} has no stream: its run was killed, or has only just begun")
     return found
+
+
+def only_begun(path: Path) -> bool:
+    """Return whether a store of ours is at `path` that has no place for its stream yet."""
+    if not is_store(path):
+        return _is_unused(path)
+    attrs = zarr.open_group(str(path), mode="r").attrs.asdict()
+    return "parts" not in attrs and not laid_out(attrs)
 
 
 def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
@@ -331,16 +355,18 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
         return _open_parts(path, attrs, chunks)
     # A store that is still being written, or was cut, even at its very end, has none.
     consolidated = attrs["status"] == "complete" and bool(root.metadata.consolidated_metadata)
-    with warnings.catch_warnings():
-        # A live store holds files that are being put in place; zarr names each as a stranger.
-        warnings.filterwarnings("ignore", message="Object at .* is not recognized")
+    with strangers_ignored():
         tree: xr.DataTree = xr.open_datatree(
             Guarded(path, read_only=True),  # type: ignore[arg-type]
             engine="zarr", consolidated=consolidated, chunks=chunks,
         )  # fmt: skip
     committed = int(attrs["committed"])
+    for name in unfinished(root):
+        where, _, variable = name.rpartition("/")
+        node: xr.DataTree = tree[where]  # type: ignore[assignment]
+        node.dataset = node.to_dataset(inherit=False).drop_vars(variable)
     if committed != tree.sizes.get("step", committed):
-        tree = tree.map_over_datasets(lambda ds: _shown(ds, committed))
+        tree = tree.map_over_datasets(lambda ds: shown(ds, committed))
     if "keyframes" in tree.children:
         from engine import xarray_backend
 
@@ -350,20 +376,12 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     return tree
 
 
-def _shown(ds: xr.Dataset, committed: int) -> xr.Dataset:
-    """Return what a run that is not complete holds: its first steps, and probes up to there."""
-    if "probe_step" in ds:
-        ds = ds.isel(probe_step=ds["probe_step"].values <= committed)
-    frames = slice(committed // ds.attrs.get("keyframes", 1))
-    return ds.isel(step=slice(committed), keyframe=frames, missing_dims="ignore")
-
-
 def _open_parts(path: Path, attrs: dict[str, Any], chunks: Any) -> xr.DataTree:
     import xarray as xr
 
     tree = xr.DataTree(xr.Dataset(attrs=attrs))
     for i in range(int(attrs["parts"])):
         part = path / "parts" / str(i)
-        if i < int(attrs["committed"]) or (is_store(part) and "stream" in zarr.open_group(part)):
+        if i < int(attrs["committed"]) or (is_store(part) and not only_begun(part)):
             tree[f"parts/{i}"] = open(part, chunks=chunks)
     return tree

@@ -24,8 +24,8 @@ LAYERS = (
         "lines",
     },
     {
-        "shards", "lock", "resume", "ingestion", "store", "summary", "recorded", "trajectory",
-        "xarray_backend", "rerun", "verify", "integrity", "overview", "contents",
+        "shards", "lock", "cut", "resume", "ingestion", "store", "summary", "recorded",
+        "trajectory", "xarray_backend", "rerun", "verify", "integrity", "overview", "contents",
         "parts",
     },
     {"figures", "publishing", "printing", "commands", "cli", "testing"},

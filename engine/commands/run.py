@@ -142,7 +142,7 @@ def _kept(path: Path) -> str:
     try:
         attrs = store.group(path).attrs
     except EngineError:
-        return f"{path} holds nothing that can be read"
+        return f"{path} holds no steps yet"
     return f"{path} keeps the first {attrs['committed']} steps, with status {attrs['status']!r}"
 
 
