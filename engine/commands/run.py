@@ -104,9 +104,10 @@ def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = Fa
             seal = {"sealed": plan.scenario.seal.attrs} if plan.scenario.seal else {}
             print_json({**facts, **seal, "solvers": [row.plain() for row in rows]})
         else:
-            _print_rows(plan, rows, path)
+            _print_rows(plan, rows)
             if plan.scenario.table.report and plan.source.steps:
                 show_claims(publishing.said(store.open(path), figures=False))
+            print(f"stored in {path}")
 
 
 def record_sweep(swept: Sweep, path: Path, force: bool, as_json: bool) -> None:
@@ -157,7 +158,7 @@ def _number(x: float) -> str:
     return f"{x:.4f}" if abs(x) < 1e5 else f"{x:.3g}"
 
 
-def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
+def _print_rows(plan: Plan, rows: list[Row]) -> None:
     from engine.sealed import mark
 
     kinds = sorted({row.error_kind for row in rows})
@@ -194,4 +195,3 @@ def _print_rows(plan: Plan, rows: list[Row], path: Path) -> None:
                 f"{row.solver}: a write took back {row.correction:.3g} times its error; stable to 2"
             )
     print(f"errors: mean over trials and the last {steps // 4 if steps >= 4 else steps} steps")
-    print(f"stored in {path}")

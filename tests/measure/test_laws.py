@@ -155,6 +155,37 @@ def test_tracking_a_free_walk():
     agrees(error[200:].mean(0), laws.free_walk_error(laws.implicit_gain(b), d, Q, s))
 
 
+def test_the_way_to_the_steady_error_of_a_sphere_walk_and_after_a_switch():
+    """The recursion against a simulation, from an empty memory and with the target replaced."""
+    d, s, step, trials = 4, 0.2, 0.3, 20_000
+    rng = np.random.default_rng(8)
+    keys = rng.standard_normal((12, trials, d)) / np.sqrt(d)
+    target = np.empty_like(keys)
+    for first in (0, 6):  # a new target at step 6, independent of the first
+        target[first] = rng.standard_normal((trials, d))
+        target[first] /= np.linalg.norm(target[first], axis=-1, keepdims=True)
+        for t in range(first + 1, first + 6):
+            x = target[t - 1] + step * rng.standard_normal((trials, d))
+            target[t] = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    values = (keys * target).sum(-1, keepdims=True) + s * rng.standard_normal((12, trials, 1))
+    S = engine.simulate("longhorn", keys, values, beta=2.0).S.values[..., 0]
+    error = ((S - target) ** 2).sum(-1)
+    walk = laws.implicit_gain(2.0), d, laws.sphere_correlation(d, step), s
+    first = laws.sphere_walk_errors(*walk, 6)
+    size = float((S[5] ** 2).sum(-1).mean())  # E|s|^2 at the switch, from the simulation
+    for t, law in enumerate([*first, *laws.sphere_walk_errors(*walk, 6, start=(0.0, size))]):
+        agrees(error[t], law)
+    assert abs(laws.sphere_walk_errors(*walk, 500)[-1] - laws.sphere_walk_error(*walk)) < 1e-12
+
+
+def test_the_mean_of_past_maps_by_its_covariance():
+    """E w_i.w_j = rho^|i - j|: the error of the mean is a sum over all pairs of steps."""
+    for rho, t in [(0.5, 1), (0.9, 2), (0.99686061, 300)]:
+        i = np.arange(t)
+        C = rho ** np.abs(i[:, None] - i)
+        assert abs(laws.mean_map_error(rho, t) - (C.mean() - 2 * C[-1].mean() + 1)) < 1e-10
+
+
 @pytest.mark.parametrize(("d", "step"), [(1, 0.5), (2, 0.03), (3, 0.3), (8, 1.0)])
 def test_the_correlation_of_a_sphere_walk(d, step):
     """E[w_t.w_(t-1)] by drawing it; the drift study's value is .99686061."""

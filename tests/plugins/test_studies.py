@@ -8,8 +8,10 @@ from engine import publishing
 STUDIES = (
     "bandwidth",
     "capacity",
+    "drift",
     "momentum",
     "rebinding",
+    "tracking",
     "widths",
 )
 

@@ -26,15 +26,18 @@ from engine.measure.laws.tracking import (
     free_walk_error,
     implicit_gain,
     lms_gain,
+    mean_map_error,
     memory_length,
     moments,
     sphere_correlation,
     sphere_walk_error,
+    sphere_walk_errors,
 )
 
 __all__ = [
     "decayed_energy", "decayed_fit_error", "decayed_interference", "decayed_signal", "delta_best",
     "delta_energy", "delta_error", "free_walk_error", "hebbian_error", "implicit_gain", "lms_gain",
-    "memory_length", "moments", "momentum_bound", "momentum_error", "momentum_growth",
-    "momentum_limit", "sphere_correlation", "sphere_walk_error", "titans_bound", "titans_growth",
+    "mean_map_error", "memory_length", "moments", "momentum_bound", "momentum_error",
+    "momentum_growth", "momentum_limit", "sphere_correlation", "sphere_walk_error",
+    "sphere_walk_errors", "titans_bound", "titans_growth",
 ]  # fmt: skip

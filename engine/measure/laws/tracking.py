@@ -177,6 +177,79 @@ def sphere_walk_error(gain: Gain, d: int, rho: float, noise: float) -> float:
     return float(1 - 2 * X + Y)
 
 
+def sphere_walk_errors(
+    gain: Gain, d: int, rho: float, noise: float, steps: int,
+    start: tuple[float, float] = (0.0, 0.0),
+) -> np.ndarray:  # fmt: skip
+    """Return E|s_t - w_t|^2 = 1 - 2 X_t + Y_t after every write, on the way to the steady state.
+
+    The filter and the walk of `sphere_walk_error`: X_t = (1 - m1) rho X_(t-1) + m1 and
+    Y_t = (1 - 2 m1 + m2) Y_(t-1) + 2 (m1 - m2) rho X_(t-1) + m2 + s^2 n0.
+
+    Parameters
+    ----------
+    gain : callable
+        Delta as a function of |k|^2, such as `implicit_gain(1.0)`.
+    d : int
+        Length of a key.
+    rho : float
+        What `sphere_correlation` gives; 1 for a target at rest.
+    noise : float
+        Standard deviation s of the noise on a value.
+    steps : int
+        Writes.
+    start : (float, float)
+        X and Y before the first write: (0, 0) is an empty memory, (0, Y) one whose target has just
+        been replaced by another.
+
+    Returns
+    -------
+    array (step,)
+        Per value channel.
+
+    Examples
+    --------
+    >>> sphere_walk_errors(implicit_gain(1.0), 8, 0.99686061, 0.1, 300)[[0, 299]].round(6).tolist()
+    [0.914244, 0.08845]
+    """
+    m1, m2, n0 = moments(gain, d)
+    error, (X, Y) = np.empty(steps), start
+    for t in range(steps):
+        Y = (1 - 2 * m1 + m2) * Y + 2 * (m1 - m2) * rho * X + m2 + noise**2 * n0
+        X = (1 - m1) * rho * X + m1
+        error[t] = 1 - 2 * X + Y
+    return error
+
+
+def mean_map_error(rho: float, steps: Any) -> Any:
+    """Return E|mean of w_1 .. w_t - w_t|^2 of a walk on the unit sphere: where uniform weights end.
+
+    With c = E[mean.w_t] = (1 - rho^t)/(t (1 - rho)) it is 1 - 2c + E|mean|^2, and
+    E|mean|^2 = [1 + rho - 2 rho c]/(t (1 - rho)). Least squares over all pairs comes to it, up to
+    the order of d/t and its noise, d^2 s^2/t. It rises to 1, the error of knowing nothing.
+
+    Parameters
+    ----------
+    rho : float
+        E[w_t.w_(t-1)], below 1, as `sphere_correlation` gives.
+    steps : int or array of int
+        t, at least 1.
+
+    Returns
+    -------
+    float or array
+        Per value channel.
+
+    Examples
+    --------
+    >>> mean_map_error(0.99686061, np.array([1, 100, 2000, 10**6])).round(3).tolist()
+    [0.0, 0.184, 0.95, 1.0]
+    """
+    t = np.asarray(steps, dtype=float)
+    c = (1 - rho**t) / (t * (1 - rho))
+    return 1 - 2 * c + (1 + rho - 2 * rho * c) / (t * (1 - rho))
+
+
 def decayed_fit_error(gamma: float, d: int, walk: float, noise: float) -> tuple[float, float]:
     """Return noise and lag of decayed least squares, in the limit of a long memory.
 
