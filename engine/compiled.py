@@ -15,7 +15,7 @@ import numpy as np
 from engine import steps as step_loop
 from engine.api import Array
 from engine.backend import Backend
-from engine.lanes import VECTOR, get_num_threads
+from engine.lanes import VECTOR, team
 from engine.linear import LinearRule, Token, WeightedRule
 from engine.recurrences import covariance, linear, tiles
 from engine.steps import Advanced, Block
@@ -30,13 +30,18 @@ def advance(rule: Any, state: Any, block: Block, backend: Backend) -> Advanced:
             token = rule.token(k, v, **writes)
         except Exception:  # the step loop finds the step at which the rule fails, and names it
             return step_loop.advance(rule, state, block, backend)
-        return _linear(rule, state, block, token, token.address is k)
+        with team(k.size * v.shape[-1]) as workers:
+            return _linear(rule, state, block, token, token.address is k, workers)
     if not np.array_equal(state.P, state.P.swapaxes(-1, -2)):
         return step_loop.advance(rule, state, block, backend)  # P k is not k^T P then
-    return _covariance(rule, state, block)
+    keys, values = block.keys, block.values
+    with team(keys.size * (keys.shape[-1] + values.shape[-1])) as workers:
+        return _covariance(rule, state, block, workers)
 
 
-def _linear(rule: LinearRule, state: Any, block: Block, token: Token, reads_key: bool) -> Advanced:
+def _linear(
+    rule: LinearRule, state: Any, block: Block, token: Token, reads_key: bool, workers: int
+) -> Advanced:
     (steps, trials, dk), dtype = block.keys.shape, block.keys.dtype
     dv, weighted, moves = (
         block.values.shape[-1],
@@ -50,7 +55,7 @@ def _linear(rule: LinearRule, state: Any, block: Block, token: Token, reads_key:
     )
     erases = token.address is not None and token.erase is not None
     corrects = token.address is not None and token.erase is None
-    workers = get_num_threads() if steps else 0
+    workers = workers if steps else 0
     lanes = VECTOR // dtype.itemsize
     count, wide = tiles(trials, dv, dtype, workers)
     width = wide * lanes
@@ -96,7 +101,7 @@ def _linear(rule: LinearRule, state: Any, block: Block, token: Token, reads_key:
     )  # fmt: skip
 
 
-def _covariance(rule: Any, state: Any, block: Block) -> Advanced:
+def _covariance(rule: Any, state: Any, block: Block, workers: int) -> Advanced:
     (steps, trials, dk), dtype = block.keys.shape, block.keys.dtype
     dv, eps = block.values.shape[-1], np.finfo(dtype).eps
     bound = (float(eps) ** -0.25 if rule.limit is None else rule.limit) / rule.ridge
@@ -112,7 +117,7 @@ def _covariance(rule: Any, state: Any, block: Block) -> Advanced:
         _writes(block), _line(prediction), _line(output), _line(states), _line(covariances),
         finite, (steps, trials, dk, dv, lanes), block.mask is not None, block.record, eps,
         dtype.type(bound), dtype.type(1.0 / rule.ridge),
-        min(get_num_threads(), trials) if steps else 0,
+        min(workers, trials) if steps else 0,
     )  # fmt: skip
     ended = {"S": _whole(S, dv), "P": _whole(P, dk)}
     every = {"S": states, "P": covariances} if block.record else {}

@@ -9,21 +9,38 @@ from __future__ import annotations
 
 import operator
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import binding, ir
 
 # OpenMP threads that wait would otherwise spin, and take the core that another process needs.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-from numba import get_num_threads, njit, prange, types  # noqa: E402
+from numba import get_num_threads, njit, prange, set_num_threads, types  # noqa: E402
 from numba.core import cgutils  # noqa: E402
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature  # noqa: E402
 from numba.extending import intrinsic, lower_builtin, models, register_model  # noqa: E402
 
-__all__ = ["get_num_threads", "njit", "prange"]  # for those who write kernels, with what is below
+__all__ = ["njit", "prange"]  # for those who write kernels, with what is below
 
 VECTOR = 64 if binding.get_host_cpu_features().get("avx512f") else 32
 """Bytes of a vector."""
+
+ALONE = 2**21
+"""Multiplications that one thread does sooner than it could wake another."""
+
+
+@contextmanager
+def team(work: int) -> Iterator[int]:
+    """Let kernels run on as many threads as so many multiplications are worth, and say how many."""
+    most = get_num_threads()
+    workers = min(most, 1 + work // ALONE)
+    set_num_threads(workers)
+    try:
+        yield workers
+    finally:
+        set_num_threads(most)
 
 
 class Lanes(types.Type):

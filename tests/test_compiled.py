@@ -56,10 +56,10 @@ def test_neither_tiles_nor_threads_change_a_bit(solver, shape, dtype, monkeypatc
     first = bits(*follow(solver, arrays))
     per_vector = lanes.VECTOR // np.dtype(dtype).itemsize
     for wide in (1, 2, 4):
-        for threads in (1, 2):
+        for alone in (1, 2**60):
             count = -(-shape[2] // (wide * per_vector))
             monkeypatch.setattr(compiled, "tiles", lambda *_, c=count, w=wide: (c, w))
-            monkeypatch.setattr(compiled, "get_num_threads", lambda n=threads: n)
+            monkeypatch.setattr(lanes, "ALONE", alone)
             assert bits(*follow(solver, arrays)) == first
 
 

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
 
 from engine.measure.lift import lift
 
-SCORES = 2**17
+SCORES = 2**16
 """Numbers of a table of queries against entries that is computed at a time: it stays in cache."""
 
 PRODUCT = 2**18
 """Multiplications of one matrix product: beyond it BLAS wakes threads that wait for one another."""
 
+TILES = 4
+"""Tiles that are worth a thread for every core."""
 
-def _scores(x: np.ndarray, entries: np.ndarray, by: str) -> np.ndarray:
-    """Return how far each entry is from each read, up to what is the same for every entry."""
-    turned = np.swapaxes(entries, -1, -2)
-    square = np.einsum("...ij,...ij->...i", entries, entries)[..., None, :]
-    if by == "distance":  # |x - e|^2 = |x|^2 - 2 x.e + |e|^2
-        scores = np.matmul(-2.0 * x, turned)
-        scores += square
-        return np.asarray(scores)
-    if by == "cosine":
-        return np.asarray(-np.matmul(x, turned) / np.sqrt(np.where(square > 0, square, 1.0)))
+
+def _squares(entries: np.ndarray, by: str) -> np.ndarray:
+    """Return |e|^2 of every entry, a row of numbers for a table; by product nothing is needed."""
+    if by not in ("distance", "dot", "cosine"):
+        raise ValueError(f"by = {by!r} must be 'distance', 'dot' or 'cosine'")
     if by == "dot":
-        return np.asarray(np.matmul(-x, turned))
-    raise ValueError(f"by = {by!r} must be 'distance', 'dot' or 'cosine'")
+        return np.zeros((*entries.shape[:-2], 1, entries.shape[-2]))
+    return np.asarray(np.einsum("...ij,...ij->...i", entries, entries)[..., None, :])
+
+
+def _scores(x: np.ndarray, entries: np.ndarray, square: np.ndarray, by: str) -> np.ndarray:
+    """Return how far each entry is from each read, up to what is the same for every entry."""
+    scores = np.matmul((-2.0 if by == "distance" else -1.0) * x, np.swapaxes(entries, -1, -2))
+    if by == "distance":  # |x - e|^2 = |x|^2 - 2 x.e + |e|^2
+        scores += square
+    elif by == "cosine":
+        scores /= np.sqrt(np.where(square > 0, square, 1.0))
+    return np.asarray(scores)
 
 
 def _tiles(shape: tuple[int, ...], count: int, width: int) -> Iterator[tuple[Any, ...]]:
@@ -43,10 +53,30 @@ def _tiles(shape: tuple[int, ...], count: int, width: int) -> Iterator[tuple[Any
             yield (last,) if first is None else (slice(first, first + books), ..., last)
 
 
-def _finite(x: np.ndarray) -> np.ndarray:
-    """Return which vectors are finite."""
+def _share(call: Callable[[Any], None], items: list[Any]) -> None:
+    """Call with every item, in a thread for each core where there are many items."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    workers = min(cores or 1, len(items) // (TILES // 2)) if len(items) >= TILES else 1
+
+    def some(first: int) -> None:
+        for item in items[first::workers]:
+            call(item)
+
+    if workers == 1:
+        some(0)
+        return
+    with ThreadPoolExecutor(workers - 1) as pool:
+        # A context carries how NumPy treats what overflows.
+        others = [pool.submit(copy_context().run, some, i) for i in range(1, workers)]
+        some(0)
+        for done in others:
+            done.result()
+
+
+def _finite(x: np.ndarray) -> np.ndarray | None:
+    """Return which vectors are finite; None if all are."""
     each = np.isfinite(x)
-    return np.asarray(np.ones(x.shape[:-1], dtype=bool) if each.all() else each.all(-1))
+    return None if each.all() else np.asarray(each.all(-1))
 
 
 def _ahead(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -57,7 +87,8 @@ def _ahead(scores: np.ndarray, right: np.ndarray) -> np.ndarray:
     if np.count_nonzero(equal) > right.size:
         ahead |= equal & (np.arange(scores.shape[-1]) < right)
     # Eight to a byte: a sum along an axis of bools takes three times as long.
-    return np.asarray(np.bitwise_count(np.packbits(ahead, axis=-1)).sum(-1, dtype=np.int64))
+    bits = np.bitwise_count(np.packbits(ahead, axis=-1))
+    return np.asarray(np.einsum("...i->...", bits, dtype=np.int64))
 
 
 def decoded(
@@ -106,31 +137,43 @@ def decoded(
     else:
         x, w = x[..., None, :], w[..., None]
     there = _finite(book)
-    book = book if there.all() else np.where(there[..., None], book, 0.0)
+    if there is not None:
+        book = np.where(there[..., None], book, 0.0)
+    square = _squares(book, by)
     nearest, place = np.empty(w.shape, dtype=np.int64), np.empty(w.shape, dtype=np.int64)
     many = book.ndim - 1 == w.ndim > 1 and len(book) > 1
-    for at in _tiles(w.shape, count, width):
-        own, rows = at[0] if many else ..., (*at, slice(None))
-        nearest[at], place[at] = _placed(x[rows], book[own], there[own], w[at], by)
+
+    def place_tile(at: tuple[Any, ...]) -> None:
+        own = at[0] if many else ...
+        entries = book[own], square[own], None if there is None else there[own]
+        nearest[at], place[at] = _placed(x[(*at, slice(None))], *entries, w[at], by)
+
+    _share(place_tile, list(_tiles(w.shape, count, width)))
     if shared:
         return np.moveaxis(nearest, -1, 0), np.moveaxis(place, -1, 0)
     return nearest[..., 0], place[..., 0]
 
 
 def _placed(
-    x: np.ndarray, entries: np.ndarray, known: np.ndarray, wanted: np.ndarray, by: str
-) -> tuple[np.ndarray, np.ndarray]:
+    x: np.ndarray, entries: np.ndarray, square: np.ndarray, known: np.ndarray | None,
+    wanted: np.ndarray, by: str,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Return `decoded` of reads (..., read, value) and books (..., entry, value)."""
     sound = _finite(x)
-    scores = _scores(x if sound.all() else np.where(sound[..., None], x, 0.0), entries, by)
-    if not known.all():
+    x = x if sound is None else np.where(sound[..., None], x, 0.0)
+    scores = _scores(x, entries, square, by)
+    if known is not None:
         scores = np.where(known[..., None, :], scores, np.inf)
-    nearest = np.where(sound & np.any(known, -1, keepdims=True), np.argmin(scores, axis=-1), -1)
-    rank = np.where(wanted < 0, -1, np.where(sound, 0, np.sum(known, -1, keepdims=True)))
-    missed = (wanted >= 0) & sound & (nearest != wanted)
-    if missed.any():  # the others are nearest, so of rank 0
-        rank[missed] = _ahead(scores[missed], wanted[missed])
-    return nearest, rank
+    nearest = np.argmin(scores, axis=-1)
+    if known is not None:
+        nearest = np.where(np.any(known, -1, keepdims=True), nearest, -1)
+    right = np.maximum(wanted, 0)
+    missed = (wanted >= 0) & (nearest != wanted)
+    rank = _ahead(scores, right) if missed.any() else np.zeros_like(nearest)
+    if sound is not None:
+        last = entries.shape[-2] if known is None else np.sum(known, -1, keepdims=True)
+        nearest, rank = np.where(sound, nearest, -1), np.where(sound, rank, last)
+    return nearest, np.where(wanted < 0, -1, rank)
 
 
 def decode(read: Any, book: Any, /, by: str = "distance") -> Any:
