@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def laid_out(attrs: Mapping[str, Any]) -> bool:
     """Return whether every variable has its place; these are said once they have."""
     begun = attrs.get("committed") or "block" in attrs or "first_step" in attrs
-    return bool(begun) or attrs["status"] == "complete"
+    return bool(begun) or attrs.get("status") == "complete"
 
 
 def unfinished(root: Any) -> list[str]:

@@ -194,7 +194,8 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
     InputError
         If the path is taken, cannot be written, has no room, or is what the stream is read from.
     """
-    from engine.store import ZarrSink, check_free
+    from engine.lock import check_free
+    from engine.store import ZarrSink
 
     path = path.expanduser()
     steps = _length(plan)

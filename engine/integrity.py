@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from engine import store
 from engine.cut import unfinished
 from engine.errors import DamageError, InputError
+from engine.guard import BELOW, COPIES, SEAL, Fault, Guard, faults, read_json, written
+from engine.shards import index_bytes, is_whole
 
+REPHRASED = "says the same, but not in the letters that zarr writes"
 PARTIAL = re.compile(r".*\.partial|.*\.tmp")
 
 
@@ -65,27 +70,54 @@ def check(path: str | Path) -> list[Damage]:
     path = Path(path).expanduser()
     found = list(_metadata(path))
     try:
-        root = store.group(path)
-        arrays = dict(_arrays(root))
-    except (DamageError, InputError):
+        root = store.unsealed(path)
+        known = {"zarr.json", *(f"{name}/zarr.json" for name in _groups(root))}
+        if "parts" in root.attrs:
+            found += _parts(path, root, known)
+        else:
+            found += _contents(path, root, known)
+    except InputError:
         if not found:
             raise
         return found
-    except Exception as error:  # whatever zarr makes of metadata that it cannot follow
+    except Exception as error:  # whatever comes of metadata that make no sense
         why = f"{type(error).__name__}: {error}"
         return found or [Damage("metadata", "zarr.json", None, "", why)]
-    committed, known = int(root.attrs["committed"]), {"zarr.json"}
-    found += _mark(root, committed, arrays)
-    cut = unfinished(root)  # a kill came in between: no damage, and not shown either
-    for name, array in arrays.items():
-        known.add(f"{name}/zarr.json")
-        found += _chunks(path, name, array, _rows(root, name, array, committed, cut), known)
-    known |= {f"{name}/zarr.json" for name in _groups(root)}
     for file in sorted(p for p in path.rglob("*") if not p.is_dir()):
         name = file.relative_to(path).as_posix()
         if name not in known and not PARTIAL.fullmatch(file.name):
             found.append(Damage("foreign", name, None, "", "no run writes such a file"))
     return found
+
+
+def _contents(path: Path, root: Any, known: set[str]) -> Iterator[Damage]:
+    arrays = dict(_arrays(root))
+    yield from _mark(root, int(root.attrs["committed"]), arrays)
+    # What a kill left half written, of what is written once, is no damage, and not shown either.
+    cut = unfinished(root) if root.attrs["status"] == "running" else []
+    for name, array in arrays.items():
+        known.add(f"{name}/zarr.json")
+        found = list(_chunks(root.store.guard, name, array, known))
+        yield from found if name not in cut else []
+
+
+def _parts(path: Path, root: Any, known: set[str]) -> Iterator[Damage]:
+    """Check every part of a sweep that has begun, each a store of its own."""
+    committed, status = int(root.attrs["committed"]), root.attrs["status"]
+    many = int(root.attrs["parts"])
+    if not 0 <= committed <= many or (status == "complete" and committed != many):
+        why = f"status is {status!r} and committed = {committed} of {many} parts"
+        yield Damage("mark", "zarr.json", None, "", why)
+    for i in range(many):
+        part = path / "parts" / str(i)
+        known.update(p.relative_to(path).as_posix() for p in part.rglob("*") if not p.is_dir())
+        if i < committed or (part / "zarr.json").is_file():
+            try:
+                found = check(part)
+            except (DamageError, InputError) as error:
+                found = [Damage("missing", "zarr.json", None, "", str(error))]
+            for one in found:
+                yield replace(one, variable=f"parts/{i}/{one.variable}")
 
 
 def _arrays(root: Any) -> Iterator[tuple[str, Any]]:
@@ -100,57 +132,31 @@ def _groups(root: Any) -> Iterator[str]:
             yield name
 
 
-def _rows(root: Any, name: str, array: Any, committed: int, cut: list[str]) -> int:
-    """Return how many rows of an array must be there."""
-    if name in cut:
-        return 0
-    if not array.shape:
-        return 1
-    dim = (array.metadata.dimension_names or ("",))[0]
-    if dim == "step" and "/" in name:
-        return min(committed, int(array.shape[0]))
-    if dim == "keyframe" and not name.endswith("keyframe_step"):
-        n = int(root[name.rpartition("/")[0]].attrs["keyframes"])
-        return min(committed // n, int(array.shape[0]))
-    if dim == "probe_step" and root.attrs["status"] != "complete":
-        return 0
-    return int(array.shape[0])
-
-
-def _chunks(path: Path, name: str, array: Any, rows: int, known: set[str]) -> Iterator[Damage]:
+def _chunks(guard: Guard, name: str, array: Any, known: set[str]) -> Iterator[Damage]:
     """Read every chunk that must be there, file by file, and note the files that may be."""
-    dims = array.metadata.dimension_names or ()
-    size = int((array.shards or array.chunks or (1,))[0])
+    kept = guard.kept(name)
+    size = kept.chunk * kept.count
     many = -(-int(array.shape[0]) // size) if array.shape else 1
     rest = "/0" * max(len(array.shape) - 1, 0)
     for i in range(many if all(array.shape) else 0):
         file = f"{name}/c/{i}{rest}" if array.shape else f"{name}/c"
         known.add(file)
-        first, last = i * size, min((i + 1) * size, rows) - 1
-        if first > last:
+        span = kept.span(i, 0, kept.count)
+        if kept.dim and not span:  # all of it is behind the mark
             continue
-        span = (first, last) if array.shape else None
-        dim = str(dims[0]) if dims else ""
-        if not (path / file).is_file():
-            yield Damage("missing", name, span, dim, f"no file {file}")
-            continue
-        yield from _read(array, name, span, dim)
-
-
-def _read(array: Any, name: str, span: tuple[int, int] | None, dim: str) -> Iterator[Damage]:
-    """Read rows chunk by chunk; a checksum that is wrong is said with the rows of its chunk."""
-    if span is None:
-        parts: list[Any] = [(None, ...)]
-    else:
-        step = int(array.chunks[0])
-        starts = range(span[0] - span[0] % step, span[1] + 1, step)
-        ends = [(max(a, span[0]), min(a + step - 1, span[1])) for a in starts]
-        parts = [(end, slice(end[0], end[1] + 1)) for end in ends]
-    for rows, index in parts:
         try:
-            array[index]
+            if not span:
+                array[...]
+                continue
+            for first in range(span[0], span[1] + 1, kept.chunk):  # one in memory at a time
+                array[first : min(first + kept.chunk, span[1] + 1)]
         except Exception as error:  # zarr, its codecs and the disk raise many kinds
-            yield Damage("damaged", name, rows, dim, f"{type(error).__name__}: {error}")
+            raw = guard.path / file
+            data = np.fromfile(raw, np.uint8) if raw.is_file() else None
+            told = [*faults(kept, i, data)] or [Fault(span, f"{type(error).__name__}: {error}")]
+            for fault in told:
+                what = "damaged" if data is not None and fault.why != BELOW else "missing"
+                yield Damage(what, name, fault.rows, kept.dim, fault.why)
 
 
 def _mark(root: Any, committed: int, arrays: dict[str, Any]) -> Iterator[Damage]:
@@ -169,25 +175,63 @@ def _mark(root: Any, committed: int, arrays: dict[str, Any]) -> Iterator[Damage]
         if dims[:1] == ("step",) and int(array.shape[0]) != steps:
             why = f"has {array.shape[0]} steps, stream/keys has {steps}"
             yield Damage("mark", name, None, "step", why)
+    if "shard" in root.attrs and status != "complete":
+        there, shard = _written(root, arrays), int(root.attrs["shard"])
+        if there > committed + shard:  # a write is declared complete before the next begins
+            why = f"committed = {committed}, but {there} steps are there, in writes of {shard}"
+            yield Damage("mark", "zarr.json", None, "", why)
+
+
+def _written(root: Any, arrays: dict[str, Any]) -> int:
+    """Return how many steps the indexes of shards say are there, of the variable with most."""
+    guard, most = root.store.guard, 0
+    for name, array in arrays.items():
+        kept, folder = guard.kept(name), guard.path / name / "c"
+        files = [int(p.name) for p in folder.glob("*") if p.name.isdecimal()]
+        if "/" in name and kept.sharded and kept.dim == "step" and files:  # not the axis itself
+            last = folder.joinpath(str(max(files)), *["0"] * (len(array.shape) - 1))
+            index = np.fromfile(last, np.uint8, index_bytes(kept.count))
+            if is_whole(index):
+                most = max(most, min(written(kept, max(files), index), int(array.shape[0])))
+    return most
 
 
 def _metadata(path: Path) -> Iterator[Damage]:
-    """Compare the metadata that are kept twice: in each node's file and in the root's."""
+    """Check the metadata's checksum, and the copies in the root of those in each node's file."""
+    if not (path / "zarr.json").is_file():
+        raise InputError(f"{path} is not a run's store: it has no zarr.json")
     try:
-        told = json.loads((path / "zarr.json").read_bytes())
-        kept = (told.get("consolidated_metadata") or {}).get("metadata") or {}
-    except FileNotFoundError:
-        raise InputError(f"{path} is not a run's store: it has no zarr.json") from None
-    except (ValueError, AttributeError) as error:
-        yield Damage("metadata", "zarr.json", None, "", f"not what zarr writes: {error}")
+        guard = Guard(path)
+        seal, told, form = guard.sealed, guard.attrs.get(SEAL), guard.attrs.get("format")
+    except (DamageError, AttributeError, TypeError) as error:
+        yield Damage("metadata", "zarr.json", None, "", f"{error}")
         return
-    for name, copy in sorted(kept.items()):
+    if seal is False and told is None:
+        why = f"there is no {SEAL}, which the store of every run that has ended has"
+        yield Damage("metadata", "zarr.json", None, "", why)
+    elif seal is False:
+        why = f"its attributes, or copies of metadata, are not those that {SEAL} was made of"
+        yield Damage("metadata", "zarr.json", None, "", why)
+    elif seal is None and told is not None:
+        why = f"has {SEAL}, but format {form} and status {guard.attrs.get('status')!r} have none"
+        yield Damage("metadata", "zarr.json", None, "", why)
+    if not _as_written(path / "zarr.json"):
+        yield Damage("metadata", "zarr.json", None, "", REPHRASED)
+    for name, copy in sorted(guard.copies.items()):
         try:
-            own = json.loads((path / name / "zarr.json").read_bytes())
-        except (OSError, ValueError) as error:
-            yield Damage("metadata", f"{name}/zarr.json", None, "", f"cannot be read: {error}")
+            own = read_json(path / name / "zarr.json")
+        except DamageError as error:
+            yield Damage("metadata", f"{name}/zarr.json", None, "", f"{error}")
             continue
-        own.pop("consolidated_metadata", None)
-        if own != {k: x for k, x in copy.items() if k != "consolidated_metadata"}:
+        own.pop(COPIES, None)
+        if not _as_written(path / name / "zarr.json"):
+            yield Damage("metadata", f"{name}/zarr.json", None, "", REPHRASED)
+        if own != {k: x for k, x in copy.items() if k != COPIES}:
             why = "differs from the copy in the root's zarr.json"
             yield Damage("metadata", f"{name}/zarr.json", None, "", why)
+
+
+def _as_written(path: Path) -> bool:
+    """Whether a file of metadata is to the letter what it says: 1e-5 may have become 1E-5."""
+    text = path.read_text()
+    return text == json.dumps(json.loads(text), indent=2)

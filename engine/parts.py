@@ -39,7 +39,6 @@ class Parts:
         self._root.update_attributes({"committed": count})
 
     def close(self, status: str) -> None:
-        """Set the final status and consolidate the metadata."""
-        self._root.update_attributes({"status": status})
-        store.consolidate(self._root.store)
+        """Set the final status; the metadata are gathered and sealed."""
+        store.close(self._path, self._root.store, status)
         self._lock.release()

@@ -70,7 +70,7 @@ class Shards:
             data = whole
         body = data.reshape(-1).view(np.uint8)
         shard, place = divmod(number, self.count)
-        header, size = 16 * self.count + CHECKSUM, len(body) + CHECKSUM
+        header, size = index_bytes(self.count), len(body) + CHECKSUM
         path = self.folder.joinpath("c", str(shard), *["0"] * len(self.row))
         if not place or not path.exists():
             replace(path, self._index(0, header, size))
@@ -92,6 +92,17 @@ class Shards:
 
 def _checksum(data: bytes | np.ndarray) -> bytes:
     return int(google_crc32c.value(data)).to_bytes(CHECKSUM, "little")
+
+
+def index_bytes(count: int) -> int:
+    """Return how long the index of a shard of so many chunks is, its checksum included."""
+    return 16 * count + CHECKSUM
+
+
+def is_whole(data: np.ndarray) -> bool:
+    """Return whether bytes end with their CRC-32C: those of a chunk, or of an index."""
+    body = np.ascontiguousarray(data[:-CHECKSUM])
+    return len(data) >= CHECKSUM and _checksum(body) == data[-CHECKSUM:].tobytes()
 
 
 def _write_all(file: Any, data: Any) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
-import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -21,15 +21,14 @@ from zarr.storage import LocalStore
 
 from engine.cut import laid_out, shown, strangers_ignored, unfinished
 from engine.errors import DamageError, InputError
-from engine.lock import Lock
+from engine.guard import FORMAT, SEAL, Guard, followed, is_store, readable, seal
+from engine.lock import Lock, check_free, claim, is_unused
 from engine.recorder import Variable
 from engine.shards import Shards, chunks_per_shard, replace
 
 if TYPE_CHECKING:
     import xarray as xr
 
-FORMAT = 1
-CHUNK = re.compile(r"(?P<path>.+)/c(?P<at>(/[0-9]+)*)")
 CHUNK_BYTES = 4 * 2**20
 
 
@@ -62,7 +61,7 @@ class ZarrSink:
     def reopen(cls, path: Path) -> ZarrSink:
         """Return a sink over a store that is there; nothing of it is touched yet."""
         made = cls.__new__(cls)
-        made._path, made._lock = path.resolve(), _claim(path)
+        made._path, made._lock = path.resolve(), claim(path)
         made._root = zarr.open_group(str(made._path), mode="r+", use_consolidated=False)
         made.shard, made._arrays, made._shards = int(made.attrs["shard"]), {}, {}
         return made
@@ -98,6 +97,7 @@ class ZarrSink:
     def begin_at(self, steps: int) -> None:
         """Go on behind the first `steps` steps: what only an end knows is taken away."""
         writer = {"host": platform.node(), "process": os.getpid()}
+        self._root.metadata.attributes.pop(SEAL, None)  # what it seals is about to change
         self._root.update_attributes({"status": "running", "committed": steps, "writer": writer})
         for _, node in self._root["solvers"].groups():  # type: ignore[union-attr]
             for name, array in list(node.arrays()):
@@ -137,10 +137,8 @@ class ZarrSink:
             dtype=variable.dtype,
             chunks=(chunk, *rest) if variable.shape else (),
             shards=shards,
-            # Trajectories do not compress; facts may. Both kinds of chunk are checksummed.
-            compressors=[
-                Crc32cCodec() if floating or shards else ZstdCodec(level=1, checksum=True)
-            ],
+            # Trajectories do not compress; facts may. zstd's own checksum leaves its header out.
+            compressors=[*([] if floating or shards else [ZstdCodec(level=1)]), Crc32cCodec()],
             fill_value=fill,
             dimension_names=variable.dims,
             attributes=dict(variable.attrs),
@@ -164,10 +162,9 @@ class ZarrSink:
 
     def commit(self, steps: int) -> None:
         """Move the mark: called after every variable is written."""
-        metadata = self._root.metadata
-        metadata.attributes["committed"] = steps
+        self._root.metadata.attributes["committed"] = steps
         # Putting it in place through zarr takes longer than writing a chunk.
-        replace(self._path / "zarr.json", _text(metadata))
+        replace(self._path / "zarr.json", text(self._root.metadata))
 
     def fit(self, steps: int) -> None:
         """Give back the room behind the first `steps` steps."""
@@ -176,9 +173,8 @@ class ZarrSink:
                 array.resize((steps, *array.shape[1:]))
 
     def close(self, status: str) -> None:
-        """Set the final status and consolidate the metadata."""
-        self._root.update_attributes({"status": status})
-        consolidate(self._root.store)
+        """Set the final status; the metadata are gathered and sealed."""
+        close(self._path, self._root.store, status)
         self._lock.release()
 
 
@@ -193,30 +189,35 @@ def create(path: Path, attrs: Mapping[str, Any], force: bool) -> tuple[Path, Any
     check_free(path, force)
     path = path.resolve()  # the folder itself, where `path` is a link to one
     path.mkdir(parents=True, exist_ok=True)
-    lock = _claim(path)
+    lock = claim(path)
     writer = {"host": platform.node(), "process": os.getpid()}
     own = {"format": FORMAT, "committed": 0, "status": "running", "writer": writer}
     # First this, at once: a kill at any moment leaves what is known as a store of ours.
-    replace(path / "zarr.json", _text(GroupMetadata(attributes={**own, **attrs}, zarr_format=3)))
+    replace(path / "zarr.json", text(GroupMetadata(attributes={**own, **attrs}, zarr_format=3)))
     for old in path.iterdir():
         if old.name != "zarr.json":
             shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
     return path, zarr.open_group(str(path), mode="r+", use_consolidated=False), lock
 
 
-def consolidate(store: Any) -> None:
-    """Gather a store's metadata in its root."""
+def close(path: Path, store: Any, status: str) -> None:
+    """Gather a store's metadata in its root, and put the status and the seal on them at once."""
     with warnings.catch_warnings():
         # zarr warns that consolidated metadata is not part of the v3 specification; xarray reads
         # it, and warns when it is absent.
         warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")
-        zarr.consolidate_metadata(store)
+        root = zarr.consolidate_metadata(store)
+    attrs = root.metadata.attributes
+    attrs.pop(SEAL, None)
+    attrs["status"] = status
+    attrs[SEAL] = seal(json.loads(text(root.metadata)))
+    replace(path / "zarr.json", text(root.metadata))
 
 
-def _text(metadata: GroupMetadata) -> bytes:
+def text(metadata: GroupMetadata) -> bytes:
     """Return metadata as zarr writes them."""
-    (text,) = metadata.to_buffer_dict(default_buffer_prototype()).values()
-    return bytes(text.to_bytes())
+    (found,) = metadata.to_buffer_dict(default_buffer_prototype()).values()
+    return bytes(found.to_bytes())
 
 
 def _divisor(rows: int, wanted: int) -> int:
@@ -225,96 +226,68 @@ def _divisor(rows: int, wanted: int) -> int:
     return min(every, key=lambda d: abs(math.log(d / min(wanted, rows))))
 
 
-def check_free(path: Path, force: bool = False) -> None:
-    """Refuse a path that a new store would overwrite.
-
-    Raises
-    ------
-    InputError
-        If something is there and may not be replaced.
-    """
-    if not path.exists() or _is_unused(path):
-        return
-    if not force:
-        raise InputError(f"{path} exists; choose another place, or replace it with --force")
-    if not is_store(path):
-        raise InputError(f"{path} exists and is not a run's store, so --force does not replace it")
-    _claim(path).release()
-
-
-def _is_unused(path: Path) -> bool:
-    """Return whether a folder is empty, or as a run leaves it that was killed as it began."""
-    return path.is_dir() and {p.name for p in path.iterdir()} <= {"zarr.json.partial"}
-
-
-def _claim(path: Path) -> Lock:
-    """Return the lock of a store that nobody else writes."""
-    try:
-        return Lock(path)
-    except BlockingIOError:
-        told = zarr.open_group(str(path), mode="r").attrs if is_store(path) else {}
-        writer: Any = told.get("writer") or {}
-        raise InputError(
-            f"{path} is being written by process {writer.get('process')}; choose another place, or "
-            "end that run first"
-        ) from None
-
-
-def is_store(path: Path) -> bool:
-    """Return whether a store of ours is at `path`."""
-    try:
-        return "format" in zarr.open_group(str(path), mode="r").attrs
-    except (FileNotFoundError, ValueError):
-        return False
-
-
 class Guarded(LocalStore):
-    """A store on disk in which a missing or empty chunk is an error, not fill values."""
+    """A store on disk in which damage is an error, never fill values: see `engine.guard`."""
+
+    def __init__(self, root: Path, *, read_only: bool = True) -> None:
+        super().__init__(root, read_only=read_only)
+        self.guard = Guard(Path(root))
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
-        """Return the bytes under a key; zarr itself takes a chunk that is not there for fill."""
+        """Return the bytes under a key, if they are those that were written."""
         got = await super().get(key, prototype, byte_range)
-        # Every chunk of ours is written, empty or not, before the mark passes it.
-        if not got and (chunk := CHUNK.fullmatch(key)):
-            where = f"chunk {chunk['at'].strip('/') or 0} of {chunk['path']}"
-            raise DamageError(
-                f"{self.root}: {where} is {'missing' if got is None else 'empty'}; "
-                "`engine show --check` says what else is damaged"
-            )
+        data = None if got is None else got.as_numpy_array()
+        self.guard.check(key, data, getattr(byte_range, "start", None))
         return got
 
 
-def group(path: str | Path) -> Any:
-    """Return the zarr group of a run as it stands, for reading; a missing chunk is an error.
+def unsealed(path: str | Path) -> Any:
+    """Return the zarr group of a run, its chunks guarded, its metadata as they are.
 
     Raises
     ------
     InputError
         If there is no run at `path`, or it was written by a newer release.
+    DamageError
+        If its metadata cannot be read.
     """
-    path = Path(path).expanduser()
-    if not path.exists():
-        raise InputError(f"{path} does not exist")
-    if not is_store(path):
-        raise InputError(f"{path} is not a run's store: it has no attribute 'format'")
-    found = zarr.open_group(Guarded(path, read_only=True), mode="r")
-    attrs: dict[str, Any] = found.attrs.asdict()
-    if int(attrs["format"]) > FORMAT:
-        raise InputError(
-            f"{path} has format {attrs['format']}, this release reads up to {FORMAT}; "
-            "upgrade ttr-engine"
+    guard = readable(path)
+    with followed(path), strangers_ignored():
+        found: Any = zarr.open_group(Guarded(guard.path), mode="r")
+        begun = "parts" in guard.attrs or (laid_out(guard.attrs) and "stream/keys" in found)
+        if "scenario" not in guard.attrs or not begun:
+            raise InputError(f"{path} has no stream: its run was killed, or has only just begun")
+        if not guard.copies:  # else they were followed just now
+            list(found.members(max_depth=None))
+    return found
+
+
+def group(path: str | Path) -> Any:
+    """Return the zarr group of a run as it stands, for reading; damage is an error.
+
+    Raises
+    ------
+    InputError
+        If there is no run at `path`, or it was written by a newer release.
+    DamageError
+        If its metadata are not those that were written.
+    """
+    found = unsealed(path)
+    with followed(path):
+        sealed = found.store.guard.sealed
+    if sealed is False:
+        raise DamageError(
+            f"{path}: its metadata are not those that its run ended with; `engine show --check` "
+            'says more, and xarray (engine="zarr") opens it as it is'
         )
-    begun = "parts" in attrs or (laid_out(attrs) and "stream/keys" in found)
-    if "scenario" not in attrs or not begun:
-        raise InputError(f"{path} has no stream: its run was killed, or has only just begun")
     return found
 
 
 def only_begun(path: Path) -> bool:
     """Return whether a store of ours is at `path` that has no place for its stream yet."""
     if not is_store(path):
-        return _is_unused(path)
-    attrs = zarr.open_group(str(path), mode="r").attrs.asdict()
+        return is_unused(path)
+    attrs = Guard(path).attrs
     return "parts" not in attrs and not laid_out(attrs)
 
 
@@ -355,9 +328,9 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
         return _open_parts(path, attrs, chunks)
     # A store that is still being written, or was cut, even at its very end, has none.
     consolidated = attrs["status"] == "complete" and bool(root.metadata.consolidated_metadata)
-    with strangers_ignored():
+    with followed(path), strangers_ignored():
         tree: xr.DataTree = xr.open_datatree(
-            Guarded(path, read_only=True),  # type: ignore[arg-type]
+            Guarded(path),  # type: ignore[arg-type]
             engine="zarr", consolidated=consolidated, chunks=chunks,
         )  # fmt: skip
     committed = int(attrs["committed"])

@@ -157,10 +157,11 @@ def run(
             sweep.raw.seal.record(None)
         return _in_memory(sweep, watch)
     from engine import parts, store
+    from engine.lock import check_free
 
     for plan in sweep.plans:
         experiment.check_not_read(plan, out)
-    store.check_free(out.expanduser(), force)
+    check_free(out.expanduser(), force)
     if sweep.raw.seal:
         sweep.raw.seal.record(out)
     with experiment.uninterrupted():

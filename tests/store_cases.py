@@ -5,6 +5,7 @@ import functools
 import xarray as xr
 
 import engine
+from engine.store import ZarrSink
 
 SCENARIO = {
     "title": "a bit of everything",
@@ -50,3 +51,9 @@ def plain(path):
     """Return what plain xarray sees; warnings are errors here."""
     with xr.open_datatree(path, engine="zarr") as tree:
         return flat(tree), dict(tree.attrs)
+
+
+def reseal(path):
+    """Close a store again whose metadata a test has changed."""
+    sink = ZarrSink.reopen(path)
+    sink.close(sink.attrs["status"])

@@ -169,7 +169,7 @@ def test_show_json_is_the_same_and_more(call):
     call("run", "small.toml", "-o", "r.zarr")
     facts = json.loads(call("show", "r.zarr", "--json")[1])
     assert (facts["status"], facts["committed"], facts["steps"]) == ("complete", 40, 40)
-    assert facts["trials"] == 2 and facts["format"] == 1
+    assert facts["trials"] == 2 and facts["format"] == 2
     assert facts["scenario"]["text"] == SMALL
     assert set(facts["solvers"]) == {"delta", "exact"}
     assert facts["variables"]["solvers/exact/P"] == {
@@ -198,7 +198,7 @@ def test_show_does_not_want_what_is_not_a_run(call):
             "file": "file is not a run's store",
             "folder": "folder is not a run's store: it has no attribute 'format'",
             "foreign.zarr": "foreign.zarr is not a run's store: it has no attribute 'format'",
-            "newer.zarr": "newer.zarr has format 99, this release reads up to 1; upgrade",
+            "newer.zarr": "newer.zarr has format 99, this release reads up to 2; upgrade",
             "cut.zarr": "cut.zarr has no stream: its run was killed, or has only just begun",
         }.items():
             code, out, err = call(command[0], path, *command[1:])

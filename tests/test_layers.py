@@ -24,7 +24,7 @@ LAYERS = (
         "lines",
     },
     {
-        "shards", "lock", "cut", "resume", "ingestion", "store", "summary", "recorded",
+        "shards", "lock", "guard", "cut", "resume", "ingestion", "store", "summary", "recorded",
         "trajectory", "xarray_backend", "rerun", "verify", "integrity", "overview", "contents",
         "parts",
     },
@@ -34,6 +34,7 @@ LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer
 # A function of the API that stores needs the store; it loads it when it is called.
 UPWARD_WHEN_CALLED = {
     ("experiment", "store"), ("experiment", "resume"), ("sweep", "store"), ("sweep", "parts"),
+    ("experiment", "lock"), ("sweep", "lock"),
 }  # fmt: skip
 # Heavy or optional: each is the business of one file.
 ONE_FILE = ("zarr", "cupy", "matplotlib", "numba", "dask", "distributed")

@@ -78,7 +78,7 @@ def test_a_run_says_what_it_was(tmp_path):
     path = tmp_path / "run.zarr"
     run = engine.run(SCENARIO, path, seed=7)
     attrs = plain(path)[1]
-    assert attrs["format"] == 1
+    assert attrs["format"] == 2
     resolved = attrs["scenario"]["resolved"]
     assert resolved["seed"] == 7 and resolved["trials"] == 2
     assert resolved["stream"]["generator"] == "random" and resolved["stream"]["keys"] == "unit"

@@ -12,7 +12,7 @@ import engine
 from engine import trajectory
 from engine.xarray_backend import EngineBackend
 
-from .store_cases import SCENARIO, flat
+from .store_cases import SCENARIO, flat, reseal
 
 MORE = {
     "titans": {"eta": 0.9, "theta": 0.1},
@@ -156,7 +156,6 @@ def test_a_keyframe_that_replay_does_not_arrive_at_is_damage(tmp_path):
     np.testing.assert_array_equal(run["solvers/delta/S"].isel(step=90), want[90])
 
 
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
 def test_another_version_is_told_of_and_held_to_rounding(tmp_path, monkeypatch):
     path = tmp_path / "run.zarr"
     engine.run(EVERYTHING, path, record={"keyframes": 16}, kernel="loop")
@@ -164,7 +163,7 @@ def test_another_version_is_told_of_and_held_to_rounding(tmp_path, monkeypatch):
     told = dict(root.attrs["provenance"])
     root.attrs["provenance"] = {**told, "versions": {**told["versions"], "numpy": "1.0"}}
     root["keyframes/delta/S"][3] = root["keyframes/delta/S"][3] * (1 + 1e-15)
-    zarr.consolidate_metadata(str(path))
+    reseal(path)
     run = engine.open(path)
     with pytest.warns(engine.ReplayWarning, match="not bit for bit"):
         run["solvers/delta/S"].isel(step=50).load()
@@ -177,7 +176,6 @@ def test_another_version_is_told_of_and_held_to_rounding(tmp_path, monkeypatch):
         engine.open(path)["solvers/delta/S"].isel(step=50).load()
 
 
-@pytest.mark.filterwarnings("ignore:Consolidated metadata")
 def test_a_rule_that_is_not_installed_leaves_what_is_stored(tmp_path):
     path = tmp_path / "run.zarr"
     engine.run(EVERYTHING, path, record={"keyframes": 16})
@@ -185,7 +183,7 @@ def test_a_rule_that_is_not_installed_leaves_what_is_stored(tmp_path):
     told = dict(root.attrs["scenario"])
     told["resolved"]["solvers"]["delta"]["solver"] = "gone"
     root.attrs["scenario"] = told
-    zarr.consolidate_metadata(str(path))
+    reseal(path)
     with pytest.warns(engine.PluginWarning, match="'delta' between keyframes .*'gone'"):
         run = engine.open(path)
     assert "S" not in run["solvers/delta"] and run["keyframes/delta/S"].shape == (9, 2, 4, 3)

@@ -23,13 +23,17 @@ def show(
     from engine.sealed import mark
 
     if check:
-        from engine import integrity
+        from engine import guard, integrity
 
         found = integrity.check(run)
         if as_json:
             print_json({"run": str(run), "damage": [damage.plain() for damage in found]})
+        elif found:
+            print(*found, sep="\n")
         else:
-            print(*(map(str, found) if found else [f"{run}: nothing is damaged"]), sep="\n")
+            print(f"{run}: nothing is damaged")
+            if guard.readable(run).sealed is None:
+                print("its run has not ended, so its attributes have no checksum yet")
         raise typer.Exit(int(bool(found)))
     facts = contents.describe(run)
     if as_json:

@@ -72,9 +72,10 @@ def ingest(
     [True, False, True]
     """
     from engine import store
+    from engine.lock import check_free
 
     path = Path(out).expanduser()
-    store.check_free(path, force)
+    check_free(path, force)
     where = str(data) if isinstance(data, (str, Path)) else "data"
     with at(where), read(data) as columns, tempfile.TemporaryDirectory(prefix="ingest-") as folder:
         roles = Roles.of(columns, keys, values, queries, mask, time, sequence, channels)
