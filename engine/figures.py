@@ -47,8 +47,8 @@ def draw(figure: Figure, folder: Path, mark: str = "") -> list[Path]:
     order: dict[str, int] = {}
     for panel in figure.panels:
         for curve in panel.curves:
-            if not curve.like and curve.look != "thin":
-                order.setdefault(curve.label, len(order))
+            if curve.look != "thin":
+                order.setdefault(curve.like or curve.label, len(order))
     paths = [folder / f"{figure.name}.{kind}" for kind in ("png", "svg")]
     with matplotlib.rc_context(STYLE):
         size = ((WIDTH + 1.4 * (columns == 1)) * columns, HEIGHT * rows)
@@ -211,19 +211,27 @@ def _spread(wanted: np.ndarray, gap: float, low: float, high: float) -> np.ndarr
 def _around(axes: Any, single: Sequence[tuple[Curve, Any]], order: dict[str, int]) -> None:
     """Write names beside single points, each at the nearest place where it covers nothing."""
     per_point = axes.figure.dpi / 72
-    box = axes.get_window_extent()
+    box, edge = axes.get_window_extent(), axes.figure.bbox.x1
     taken = [(at[0] - 4, at[1] - 4, at[0] + 4, at[1] + 4) for _, at in single]
     for curve, at in sorted(single, key=lambda one: -float(one[1][1])):
-        wide, tall = 0.56 * TEXT * per_point * len(curve.label), 1.15 * TEXT * per_point
+        measured = axes.text(0, 0, curve.label, fontsize=TEXT)
+        wide, tall = measured.get_window_extent().width, 1.15 * TEXT * per_point
+        measured.remove()
         spots = [
             (at[0] + side * (8 + away) - wide * (side < 0), at[1] + up * tall - tall / 2)
             for away in (0, 20, 50, 90) for up in (0, 1, -1, 2, -2, 3, -3, 4, -4, 5, -5, 6, -6)
             for side in (1, -1)
         ]  # fmt: skip
-        spots = [s for s in spots if s[0] >= box.x0 and s[1] >= box.y0 and s[1] + tall <= box.y1]
+        spots = [
+            s for s in spots
+            if s[0] >= box.x0 and s[0] + wide <= edge and s[1] >= box.y0 and s[1] + tall <= box.y1
+        ]  # fmt: skip
+        others = [t for t in taken if not (t[0] <= at[0] <= t[2] and t[1] <= at[1] <= t[3])]
         free = (
-            s for s in spots if not any(_meets((*s, s[0] + wide, s[1] + tall), t) for t in taken)
-        )
+            (x, y) for x, y in spots
+            if not any(_meets((x, y, x + wide, y + tall), t) for t in taken)
+            and not _crosses(at, (x + wide if x < at[0] else x, y + tall / 2), others)
+        )  # fmt: skip
         x, y = next(free, (at[0] + 8, at[1]))
         taken.append((x, y, x + wide, y + tall))
         ends = axes.transAxes.inverted().transform([(x, y + tall / 2), at])
@@ -237,6 +245,12 @@ def _around(axes: Any, single: Sequence[tuple[Curve, Any]], order: dict[str, int
             [left, ends[1][0]], [ends[0][1], ends[1][1]], color=colour, linewidth=0.5,
             transform=axes.transAxes, clip_on=False,
         )  # fmt: skip
+
+
+def _crosses(a: Any, b: Any, boxes: Sequence[tuple[float, ...]]) -> bool:
+    """Return whether a line from a to b, seen as some of its points, runs through a box."""
+    points = np.asarray(a) + np.linspace(0, 1, 40)[:, None] * (np.asarray(b) - np.asarray(a))
+    return any(_meets((x, y, x, y), box) for x, y in points for box in boxes)
 
 
 def _meets(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

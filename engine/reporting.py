@@ -70,7 +70,8 @@ class Curve:
         A line; a line with a mark at each point; marks alone; a dashed line without a label; a thin
         grey line without one.
     like : str
-        Label of the curve whose colour it shares, as a law does with what it describes.
+        Label of the curve whose colour it shares, as a law does with what it describes; or a name
+        of several that share one.
     """
 
     label: str

@@ -6,6 +6,7 @@ import engine
 from engine import publishing
 
 STUDIES = (
+    "audit",
     "bandwidth",
     "capacity",
     "drift",
