@@ -23,7 +23,17 @@ class _Form(BaseModel):
 
 
 class Schedule(_Form):
-    """``{ schedule = "cosine", start = 1.0, stop = 0.1, over = 1000 }``: then `stop` for ever."""
+    """``{ schedule = "cosine", start = 1.0, stop = 0.1, over = 1000 }``: then `stop` for ever.
+
+    Parameters
+    ----------
+    schedule : "linear", "cosine" or "exponential"
+        The way from `start` to `stop`.
+    start, stop : float
+        Values at the first step and from step `over` on.
+    over : int
+        How many steps it takes.
+    """
 
     schedule: Literal["linear", "cosine", "exponential"]
     start: float
@@ -48,7 +58,13 @@ class Schedule(_Form):
 
 
 class PerTrial(_Form):
-    """``{ trials = [0.1, 0.2] }``: one value per trial, a sweep in one batch."""
+    """``{ trials = [0.1, 0.2] }``: one value per trial, a sweep in one batch.
+
+    Parameters
+    ----------
+    trials : list of float
+        The values, as many as there are trials.
+    """
 
     trials: Annotated[list[float], Field(min_length=1)]
 
@@ -61,6 +77,11 @@ class Channel(_Form):
     """``{ channel = "priority" }``: the numbers of a side channel of the stream.
 
     A coefficient with an axis also takes a channel of vectors, ``{ channel = "keys" }``.
+
+    Parameters
+    ----------
+    channel : str
+        The side channel's name.
     """
 
     channel: str
@@ -72,7 +93,15 @@ class Channel(_Form):
 
 
 class Gate(_Form):
-    """``{ gate = "priority", low = 0.02, high = 0.2 }``: low + (high - low) * channel."""
+    """``{ gate = "priority", low = 0.02, high = 0.2 }``: low + (high - low) * channel.
+
+    Parameters
+    ----------
+    gate : str
+        The side channel's name.
+    low, high : float
+        What a channel of 0 and of 1 stand for.
+    """
 
     gate: str
     low: float

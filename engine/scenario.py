@@ -19,11 +19,18 @@ from engine.building import Entry
 from engine.errors import InputError, at, nearest, told
 from engine.probes import LABELS_TAKEN, Probe
 
-Label = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+LABEL = r"^[A-Za-z][A-Za-z0-9_-]*$"
+Label = Annotated[str, Field(pattern=LABEL)]
 
 
 class Keyframes(BaseModel):
-    """``record = { keyframes = n }``: the stream, and the state after every n writes."""
+    """``record = { keyframes = n }``: the stream, and the state after every n writes.
+
+    Parameters
+    ----------
+    keyframes : int
+        Writes from one kept state to the next.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -35,7 +42,37 @@ def _is_table(value: Any) -> str:
 
 
 class Table(BaseModel):
-    """The top level of a scenario file."""
+    """The top level of a scenario file.
+
+    Parameters
+    ----------
+    title : str
+        What it is about, in one line.
+    seed : int
+        All randomness comes from it.
+    seeds : table
+        A seed to find settings on and one, sealed, to report on; instead of `seed`.
+    trials : int
+        Independent streams, run side by side; default: as many as the generator has, or 1.
+    dtype : str
+        Precision of the states.
+    backend : str
+        Where to compute: "numpy", or "cupy" on a GPU.
+    kernel : str
+        The form in which rules run; "auto" picks the fastest, "loop" is step by step.
+    record : str or table
+        Which states are stored: "every" step's, the "final" ones, or { keyframes = n }.
+    stream : table
+        Where pairs come from: a generator, its options, `steps`.
+    solvers : table
+        The memories, by label: for each its rule, options, coefficients and view.
+    probes : table
+        What is asked of every solver on the way or at the end, by name.
+    tune : table
+        What `engine tune` tries for a solver, by label: candidates of its settings.
+    report : str
+        The study that `engine report` sets the run beside.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

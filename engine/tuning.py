@@ -31,7 +31,17 @@ SEARCH = 40  # settings that a search may try
 
 
 class Range(BaseModel):
-    """``{ low = 0.01, high = 1.0, count = 9, scale = "log" }``; without `count`, a search."""
+    """``{ low = 0.01, high = 1.0, count = 9, scale = "log" }``; without `count`, a search.
+
+    Parameters
+    ----------
+    low, high : float
+        The ends, which are tried too.
+    count : int, optional
+        How many values; without it, the best is searched for.
+    scale : "linear" or "log"
+        How they are spaced.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 

@@ -21,7 +21,7 @@ LAYERS = (
         "frames", "track", "loop", "recorder", "simulation", "building", "scenario", "experiment",
         "probes",
         "answers", "push", "live", "liveframes", "midway", "sealed", "tuning", "fill", "sweep",
-        "lines",
+        "lines", "schema",
     },
     {
         "shards", "lock", "guard", "cut", "resume", "ingestion", "store", "summary", "recorded",

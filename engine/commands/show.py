@@ -7,18 +7,33 @@ from typing import Annotated
 
 import typer
 
-from engine.commands.options import AsJson
-from engine.printing import print_json, table
+from engine.commands.options import AsJson, PluginsDir, use_plugins
+from engine.errors import InputError
+from engine.printing import pipe, print_json, table
 
 
 def show(
-    run: Annotated[Path, typer.Argument(help="A run's store.")],
+    run: Annotated[Path | None, typer.Argument(help="A run's store.")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Read every chunk: exit 1 if anything is damaged.")
     ] = False,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="Print the JSON Schema of scenario files and exit."),
+    ] = False,
     as_json: AsJson = False,
+    plugins_dir: PluginsDir = None,
 ) -> None:
     """Say what is in a run: scenario, solvers, steps valid, sizes, provenance."""
+    use_plugins(plugins_dir)
+    if schema:
+        from engine.schema import scenario
+
+        with pipe():
+            print_json(scenario())
+        return
+    if run is None:
+        raise InputError("give a run's store, or --schema for the keys of a scenario")
     from engine import contents
     from engine.sealed import mark
 
