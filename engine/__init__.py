@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.errors import (
         DamageError,
+        DroppedWarning,
         EngineError,
         InputError,
         PluginWarning,
@@ -34,6 +35,7 @@ _HOMES = {
     "InputError": "errors",
     "DamageError": "errors",
     "ReplayWarning": "errors",
+    "DroppedWarning": "errors",
     "PluginWarning": "errors",
     "RunError": "errors",
     "StabilityWarning": "errors",
@@ -58,6 +60,7 @@ __all__ = [
     "DamageError",
     "EngineError",
     "InputError",
+    "DroppedWarning",
     "PluginWarning",
     "ReplayWarning",
     "RunError",

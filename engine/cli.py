@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from engine.commands import ingest, plugins, replay, report, run, show, stream, tune
-from engine.errors import InputError, PluginWarning, RunError
+from engine.errors import DroppedWarning, InputError, PluginWarning, RunError
 
 app = typer.Typer(
     help="Stream key-value pairs through test-time regression solvers and record every state.",
@@ -31,7 +31,9 @@ app.add_typer(plugins.app, name="plugins")
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    place = "" if issubclass(category, PluginWarning) else f" ({category.__name__})"
+    place = (
+        "" if issubclass(category, (DroppedWarning, PluginWarning)) else f" ({category.__name__})"
+    )
     print(f"warning: {message}{place}", file=sys.stderr)
 
 

@@ -32,10 +32,18 @@ def describe(path: str | Path) -> dict[str, Any]:
         steps, trials = root["stream/keys"].shape[:2]
         hashed = tree["stream"].attrs.get("sha256")
         sizes = {"steps": int(steps), "trials": int(trials), "stream_sha256": hashed}
+    solvers = tree["solvers"].children if "solvers" in tree.children else {}
+    names = ("dropped_at", "dropped_because")
+    dropped = {
+        label: {n: node.attrs[n] for n in names}
+        for label, node in solvers.items()
+        if names[0] in node.attrs
+    }
     return {
         **{key: attrs[key] for key in ("format", "status", "committed", "scenario", "provenance")},
         **({"sealed": attrs["sealed"]} if "sealed" in attrs else {}),
         **sizes,
+        **({"dropped": dropped} if dropped else {}),
         "solvers": resolved["solvers"],
         "bytes_on_disk": sum(f.stat().st_size for f in Path(path).rglob("*") if f.is_file()),
         "variables": variables,

@@ -34,6 +34,10 @@ class ReplayWarning(UserWarning):
     """States are recomputed by something else than what made them: equal up to rounding only."""
 
 
+class DroppedWarning(UserWarning):
+    """A solver failed and was dropped; the run goes on with the others."""
+
+
 class StabilityWarning(UserWarning):
     """A write overshoots so far that the rule expands what it should correct."""
 

@@ -22,6 +22,7 @@ from engine import coefficients
 from engine.answers import Prober
 from engine.api import Generator
 from engine.backend import backend as get_backend
+from engine.drop import Droppable, tell
 from engine.errors import InputError, RunError, at
 from engine.frames import Frame
 from engine.loop import loop
@@ -100,7 +101,8 @@ def tracks(made: Scenario, source: Source, live: bool = False) -> list[Track]:
         backend = get_backend(table.backend)
     for label, entry in made.entries.items():
         with at(f"{made.where}: solvers.{label}"):
-            track = Track(
+            kind = Droppable if table.on_error == "drop" else Track
+            track = kind(
                 label, entry.solver, source, entry.bindings, entry.view, backend, table.dtype,
                 record, table.kernel, table.keyframes,
             )  # fmt: skip
@@ -269,7 +271,7 @@ def execute(plan: Plan, sink: Sink, watch: Callable[[Frame], None] | None = None
     block = block_steps(plan.source, plan.tracks)
     if shard:
         block = getattr(sink, "block", None) or math.gcd(block, shard)
-    fingerprint = Fingerprint()
+    fingerprint, dropped = Fingerprint(), set[str]()
     complete, status, recorder = False, "failed", None
     try:
         with uninterrupted():
@@ -286,12 +288,14 @@ def execute(plan: Plan, sink: Sink, watch: Callable[[Frame], None] | None = None
                 finally:  # a probe that fails loses no step
                     with uninterrupted():
                         recorder.write(frame)
+                dropped = tell(plan.tracks, sink, dropped)
                 if watch:
                     watch(frame)
             complete = True
         finally:
             with uninterrupted():
                 recorder.close(complete)
+                tell(plan.tracks, sink)  # all again: resumed, those stored before are known
         sink.describe("stream", {"sha256": fingerprint.hexdigest()})
         status = "complete"
     except KeyboardInterrupt:

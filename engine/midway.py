@@ -12,6 +12,7 @@ import numpy as np
 
 from engine.answers import Written, answered
 from engine.coefficients import Binding
+from engine.drop import tell
 from engine.errors import InputError, RunError
 from engine.experiment import Plan, describe, store_sink, uninterrupted
 from engine.frames import Frame, Trace
@@ -127,6 +128,7 @@ class Recording:
         try:
             with uninterrupted():
                 self._recorder.close(complete)
+                tell(self._plan.tracks, self._sink)
                 for q in self._plan.questions if complete else ():
                     for row in answered(q, written[q.name].asked(), self._plan.tracks):
                         self._recorder.put(*row)

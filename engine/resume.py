@@ -98,10 +98,10 @@ class ResumedSink:
 
     def _compare(self, variable: Variable, start: int, rows: np.ndarray) -> None:
         old = self._sink.read(variable.path, start, rows)
-        assert old is not None  # its shape was compared before the run
         if not _same(old, rows):
-            same = [_same(a, b) for a, b in zip(old, rows, strict=True)]
-            step = (start + same.index(False) + 1) * variable.every - 1
+            same = [_same(a, b) for a, b in zip([] if old is None else old, rows, strict=False)]
+            at = same.index(False) if False in same else 0
+            step = (start + at + 1) * variable.every - 1
             raise InputError(
                 f"the run cannot be resumed: {variable.path} at step {step} is stored as other "
                 "numbers than come out now; a plugin, an input or the machine has changed since. "

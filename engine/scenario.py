@@ -87,6 +87,7 @@ class Table(BaseModel):
         Annotated[Literal["every", "final"], Tag("[word]")] | Annotated[Keyframes, Tag("[table]")],
         Discriminator(_is_table),
     ] = "every"
+    on_error: Literal["stop", "drop"] = "stop"
     stream: dict[str, Any]
     solvers: Annotated[dict[Label, dict[str, Any]], Field(min_length=1)]
     probes: dict[Label, Probe] = {}

@@ -28,8 +28,8 @@ class Row:
         Its label.
     error : float or None
         Mean over trials and the last quarter of the steps; None if the run has no steps, if its
-        predictions are not stored, or if a trial diverged: a mean over those that did not would say
-        nothing of the rule.
+        predictions are not stored, if it was dropped, or if a trial diverged: a mean over those
+        that did not would say nothing of the rule.
     error_kind : str
         "tracking error" or "prediction error".
     recall : mapping of str to float or None
@@ -39,6 +39,8 @@ class Row:
         First step at which any trial had a non-finite state or read.
     diverged_trials : int
         How many did.
+    dropped_at : int or None
+        First step without it, if it was dropped, and `dropped_because`.
     correction : float
         Largest share of its error that a write took back: beyond 2 a delta rule is unstable.
     state_bytes : int
@@ -53,6 +55,8 @@ class Row:
     recall: dict[str, float | None]
     diverged_at: int | None
     diverged_trials: int
+    dropped_at: int | None
+    dropped_because: str
     correction: float
     state_bytes: int
     steps_per_second: float
@@ -100,7 +104,7 @@ def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
         rows.append(
             Row(
                 solver=track.label,
-                error=None if diverged.size else error,
+                error=None if diverged.size or track.dropped_at is not None else error,
                 error_kind=kind,
                 recall={
                     n: _mean(np.asarray(last(p)[f"{track.label}/recalled"]))
@@ -108,6 +112,8 @@ def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
                 },
                 diverged_at=int(diverged.min()) if diverged.size else None,
                 diverged_trials=int(diverged.size),
+                dropped_at=track.dropped_at,
+                dropped_because=track.why,
                 correction=track.correction[0],
                 state_bytes=state_bytes(track),
                 steps_per_second=track.steps / track.seconds if track.seconds else 0.0,

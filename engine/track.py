@@ -47,6 +47,10 @@ class Track:
         "auto", or the name of a form of the recurrence: "loop", "numba", "chunk", "tile".
     """
 
+    dropped_at: int | None = None
+    """The first step without this solver, and `why`: see `engine.drop`."""
+    why = ""
+
     def __init__(
         self, label: str, solver: Solver, source: Source, bindings: Mapping[str, Binding],
         view: View | None, backend: Backend, dtype: str, record: bool = True, kernel: str = "auto",

@@ -117,6 +117,7 @@ class Trajectory:
         except InputError:  # what fails in any form fails here again
             made = restored(self.path, self._attrs, [self.label], {**set_to, "kernel": "auto"})
             (track,) = experiment.tracks(made, self._stream)
+        track.dropped_at = self._solver.get("dropped_at")
         return track
 
     def _needed(self) -> set[str]:

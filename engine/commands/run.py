@@ -41,6 +41,9 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Override the seed.")] = None,
     trials: Annotated[int | None, typer.Option(help="Override the number of trials.")] = None,
     backend: Annotated[str | None, typer.Option(help="numpy or cupy.")] = None,
+    on_error: Annotated[
+        str | None, typer.Option(help="stop, or drop: go on without a solver that fails.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run that ended early.")
@@ -55,7 +58,7 @@ def run(
     use_plugins(plugins_dir)
     from engine import experiment, sweep
 
-    given = {"seed": seed, "trials": trials, "backend": backend}
+    given = {"seed": seed, "trials": trials, "backend": backend, "on_error": on_error}
     overrides = {key: value for key, value in given.items() if value is not None}
     overrides |= dict(assignment(text) for text in assign or [])
     if resume and (force or not out):
@@ -194,4 +197,7 @@ def _print_rows(plan: Plan, rows: list[Row]) -> None:
             print(
                 f"{row.solver}: a write took back {row.correction:.3g} times its error; stable to 2"
             )
+    for row in rows:
+        if row.dropped_at is not None:
+            print(f"{row.solver}: dropped at step {row.dropped_at}: {row.dropped_because}")
     print(f"errors: mean over trials and the last {steps // 4 if steps >= 4 else steps} steps")

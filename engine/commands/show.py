@@ -61,6 +61,8 @@ def show(
     told = facts["scenario"]
     print(": ".join(filter(None, (told["name"], told["resolved"]["title"]))))
     print(f"status {facts['status']}, {valid}")
+    for label, why in facts.get("dropped", {}).items():
+        print(f"{label}: dropped at step {why['dropped_at']}: {why['dropped_because']}")
     if sealed := mark(facts):
         print(sealed)
     print(f"{facts['bytes_on_disk']:,} bytes on disk")
