@@ -106,6 +106,7 @@ def test_a_mistake_on_the_command_line(args, said, capsys, monkeypatch):
     Path("good.toml").write_text(GOOD)
     Path("latin.toml").write_bytes(b'title = "caf\xe9"\n')
     Path("folder.toml").mkdir()
+    Path("folder.toml/letter.txt").write_text("not ours")
     err = refused(capsys, monkeypatch, "run", *args)
     for part in said:
         assert part in err
