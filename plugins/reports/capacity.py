@@ -37,6 +37,7 @@ ENDPOINTS = {
     "overall, gated": (0.138, 0.1377, 0.0023),
     "overall, plain delta": (0.134, 0.1351, 0.0026),
 }
+NAMES = {"softmax": "softmax, scale 50", "softmax_soft": "softmax, scale 1/sqrt(d)"}
 SOFTMAX = (0.021, 0.009, 0.004)  # scale 1/sqrt(d), N/d = 8, d = 8 16 32
 
 
@@ -76,6 +77,14 @@ class Capacity(Report):
             ours = estimate(np.mean([one[what] for one in full], axis=0))
             why = "3 se of the published 30 repetitions"
             found.append(Claim(f"N/d = 8: {what}", ours.value, published, population, 3 * se, why))
+        for i, load in enumerate(LOADS):
+            one = [_endpoints(cells[d, round(load * d)]) for d in (8, 16, 32)]
+            changes = [x["overall, gated"] - x["overall, plain delta"] for x in one]
+            ours = estimate(np.mean(changes, axis=0))
+            by_width = [POPULATION["gated"][d][i] - POPULATION["delta"][d][i] for d in (8, 16, 32)]
+            what = f"N/d = {load:g}: what the gate changes of all recall"
+            population = float(np.mean(by_width))
+            found.append(Claim(what, ours.value, None, population, 3 * ours.se, "3 se"))
         for label, widths in POPULATION.items():
             for d, row in widths.items():
                 for load, population in zip(LOADS, row, strict=True):
@@ -131,7 +140,10 @@ class Capacity(Report):
         panels = []
         for d in (8, 16, 32):
             some = [part for part in every if shape(part)[0] == d]
-            curves = [_curve(some, label, lambda d, n: n / d) for label in _labels(some[0])]
+            curves = [
+                _curve(some, label, SCALES["N / d"], NAMES.get(label, label))
+                for label in _labels(some[0])
+            ]
             for label, widths in POPULATION.items():
                 curves.append(Curve(label, LOADS, widths[d], look="law", like=label))
             curves.append(Curve("", LOADS, 1 / (d * np.array(LOADS)), look="thin"))

@@ -6,6 +6,7 @@ import engine
 from engine import publishing
 
 STUDIES = (
+    "ages",
     "audit",
     "bandwidth",
     "capacity",
