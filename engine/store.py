@@ -326,21 +326,34 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     """
     import importlib.util
 
-    import xarray as xr
-
     if chunks is not None and not importlib.util.find_spec("dask"):
         raise InputError(f"chunks = {chunks!r} needs dask: pip install 'ttr-engine[cluster]'")
     path = Path(path).expanduser()
-    root = group(path)
-    attrs: dict[str, Any] = root.attrs.asdict()
+    attrs: dict[str, Any] = group(path).attrs.asdict()
     if "parts" in attrs:
         return _open_parts(path, attrs, chunks)
+    tree = stored(path, chunks)
+    if "keyframes" in tree.children:
+        from engine import xarray_backend
+
+        solvers = dict(tree.children["solvers"].children)
+        for label in tree.children["keyframes"].children:
+            tree[f"solvers/{label}"] = xarray_backend.completed(solvers[label], path, label, chunks)
+    return tree
+
+
+def stored(path: Path, chunks: Any = None, decode_times: bool = True) -> xr.DataTree:
+    """Return what a run stored, lazily, as far as it is complete: `open` without recomputing."""
+    import xarray as xr
+
+    root = group(path)
+    attrs: dict[str, Any] = root.attrs.asdict()
     # A store that is still being written, or was cut, even at its very end, has none.
-    consolidated = attrs["status"] == "complete" and bool(root.metadata.consolidated_metadata)
+    consolidated = attrs["status"] != "running" and bool(root.metadata.consolidated_metadata)
     with followed(path), strangers_ignored():
         tree: xr.DataTree = xr.open_datatree(
             Guarded(path),  # type: ignore[arg-type]
-            engine="zarr", consolidated=consolidated, chunks=chunks,
+            engine="zarr", consolidated=consolidated, chunks=chunks, decode_times=decode_times,
         )  # fmt: skip
     committed = int(attrs["committed"])
     for name in unfinished(root):
@@ -349,12 +362,6 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
         node.dataset = node.to_dataset(inherit=False).drop_vars(variable)
     if committed != tree.sizes.get("step", committed):
         tree = tree.map_over_datasets(lambda ds: shown(ds, committed))
-    if "keyframes" in tree.children:
-        from engine import xarray_backend
-
-        solvers = dict(tree.children["solvers"].children)
-        for label in tree.children["keyframes"].children:
-            tree[f"solvers/{label}"] = xarray_backend.completed(solvers[label], path, label, chunks)
     return tree
 
 

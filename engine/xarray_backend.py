@@ -82,8 +82,14 @@ class EngineBackend(BackendEntrypoint):
         *,
         drop_variables: str | Iterable[str] | None = None,
         group: str = "/",
+        decode_times: bool = True,
     ) -> xr.Dataset:
-        """Return one group of a run, such as `solvers/delta`, lazily."""
+        """Return one group of a run, such as `solvers/delta`, lazily; only a stream has times."""
+        from engine import store
+
+        if group.strip("/") == "stream":  # no solver is asked for, and each takes time to make
+            stream = store.stored(Path(os.fspath(filename_or_obj)), decode_times=decode_times)
+            return stream["stream"].to_dataset().drop_vars(drop_variables or (), errors="ignore")
         tree = self.open_datatree(filename_or_obj, drop_variables=drop_variables)
         groups = [node.path for node in tree.subtree]
         if f"/{group.strip('/')}" not in groups:

@@ -46,7 +46,8 @@ class Stored(Generator):
     when the generator is made, steps only when they are drawn. Fewer trials than the file has are
     its first ones.
 
-    Raises ValueError if `path` is not such a group, lacks one of the two, or has other dims.
+    Raises ValueError if `path` is not such a group, lacks one of the two, or has other dims; what
+    of a run is damaged raises when it is read.
     """
 
     path: Path
@@ -102,6 +103,13 @@ class Stored(Generator):
 
     @cached_property
     def _data(self) -> xr.Dataset:
+        if "format" in self._root.attrs:  # of a run, damage is an error, not fill values
+            import xarray as xr
+
+            return xr.open_dataset(
+                self.path, engine="engine", group="stream", chunks=None, cache=False,
+                decode_times=False,
+            )  # fmt: skip
         return self._open("stream") if (self.path / "stream").is_dir() else self._root
 
     def _open(self, group: str | None) -> xr.Dataset:

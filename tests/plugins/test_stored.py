@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import engine
 from engine import ops
 from engine.api import Draws
 from engine.plugins.generators.rebinding import Rebinding
@@ -181,3 +182,47 @@ def test_a_first_step_outside_the_file_is_refused(tmp_path, first):
     path = write(stream(), tmp_path / "a.zarr")
     with pytest.raises(ValueError, match=f"first = {first} must be between 0 and the 20 steps"):
         Stored(path=path, first=first)
+
+
+RUN = {
+    "trials": 2,
+    "stream": {"generator": "random", "steps": 50, "key": 3, "value": 2, "priority": 0.5},
+    "solvers": {"delta": {}},
+}
+
+
+@pytest.mark.parametrize("record", ["every", {"keyframes": 8}], ids=str)
+def test_the_store_of_a_run_is_a_stream(record, tmp_path):
+    first = engine.run(RUN, tmp_path / "run.zarr", record=record)
+    stream = {"generator": "stored", "path": str(tmp_path / "run.zarr")}
+    again = engine.run({**RUN, "stream": stream})
+    for name in ("stream/keys", "stream/priority", "solvers/delta/S", "solvers/delta/output"):
+        np.testing.assert_array_equal(again[name], first[name])
+    later = engine.run({**RUN, "stream": {**stream, "first": 30}})
+    np.testing.assert_array_equal(later["stream/values"], first["stream/values"][30:])
+
+
+@pytest.mark.parametrize("damage", ["missing", "flipped"])
+@pytest.mark.parametrize("record", ["every", {"keyframes": 8}], ids=str)
+def test_a_damaged_run_is_no_stream(record, damage, tmp_path):
+    path = tmp_path / "run.zarr"
+    engine.run(RUN, path, record=record)
+    chunk = path / "stream/values/c/0/0/0"
+    raw = bytearray(chunk.read_bytes())
+    raw[-20] ^= 4
+    chunk.write_bytes(raw) if damage == "flipped" else chunk.unlink()
+    with pytest.raises(engine.RunError, match="stream/values, step 0 to 49: "):
+        engine.run({**RUN, "stream": {"generator": "stored", "path": str(path)}})
+
+
+def test_a_run_with_damaged_metadata_or_of_a_newer_release_is_no_stream(tmp_path):
+    path = tmp_path / "run.zarr"
+    engine.run(RUN, path)
+    root = path / "zarr.json"
+    text = root.read_text()
+    root.write_text(text.replace('"committed": 50', '"committed": 40'))
+    with pytest.raises(engine.DamageError, match="its metadata are not those"):
+        Stored(path=path)
+    root.write_text(text.replace('"format": 2', '"format": 3'))
+    with pytest.raises(engine.InputError, match="format 3, this release reads up to 2; upgrade"):
+        Stored(path=path)
