@@ -76,10 +76,10 @@ def check(path: str | Path) -> list[Damage]:
             found += _parts(path, root, known)
         else:
             found += _contents(path, root, known)
-    except InputError:
+    except InputError as error:
         if not found:
             raise
-        return found
+        return [*found, Damage("metadata", "zarr.json", None, "", str(error))]
     except Exception as error:  # whatever comes of metadata that make no sense
         why = f"{type(error).__name__}: {error}"
         return found or [Damage("metadata", "zarr.json", None, "", why)]
