@@ -107,6 +107,15 @@ def solver(name: str, **hyperparameters: Any) -> Solver:
     **hyperparameters
         Its dataclass fields.
 
+    Returns
+    -------
+    Solver
+
+    Raises
+    ------
+    InputError
+        If there is none of that name, or a field is unknown, missing or not admitted.
+
     Examples
     --------
     >>> solver("rls", ridge=0.01).ridge
@@ -117,13 +126,46 @@ def solver(name: str, **hyperparameters: Any) -> Solver:
 
 
 def generator(name: str, **options: Any) -> Generator:
-    """Return a generator by name; `options` are its dataclass fields."""
+    """Return a generator by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `engine.generators()`.
+    **options
+        Its dataclass fields.
+
+    Returns
+    -------
+    Generator
+
+    Raises
+    ------
+    InputError
+        As for `solver`.
+    """
     made: Generator = build("generator", name, options)
     return made
 
 
 def view(name: str, **options: Any) -> View:
     """Return a view by name; call it on keys, and its `queries` on queries.
+
+    Parameters
+    ----------
+    name : str
+        One of `engine.views()`.
+    **options
+        Its dataclass fields.
+
+    Returns
+    -------
+    View
+
+    Raises
+    ------
+    InputError
+        As for `solver`.
 
     Examples
     --------

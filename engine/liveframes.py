@@ -101,6 +101,8 @@ class LiveFrame(Frame):
 
     Parameters
     ----------
+    tokens, traces
+        As of `Frame`.
     seconds : float
         Wall time that the frame took.
     stream : Stream
@@ -134,7 +136,7 @@ class LiveFrame(Frame):
         return {label: Measures(self, label) for label in self.traces}
 
     def state(self, label: str) -> xr.Dataset:
-        """Return one solver's state after the last step, rows of a growing memory included.
+        """Return the state of the solver `label` after the last step, with a growing memory's rows.
 
         Nothing is copied. Dims are (trial, ...), of rows (row, trial, ...).
         """
@@ -153,5 +155,5 @@ class LiveFrame(Frame):
         return xr.Dataset(variables, coords={"step": self.step})
 
     def set(self, label: str, /, **values: Any) -> None:
-        """Bind coefficients of a solver anew, from the next step on; see `Stream.set`."""
+        """Bind coefficients of the solver `label` to `values` from the next step on; see `Stream.set`."""
         self.stream.set(label, **values)

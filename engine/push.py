@@ -158,9 +158,10 @@ class Memory:
         return self._answer("q", "queries", q, coefficients)
 
     def predict(self, k: Any, /, **coefficients: Any) -> np.ndarray:
-        """Return what the memory answers to a key that is yet to be written.
+        """Return what the memory answers to a key `k` that is yet to be written.
 
-        It differs from `read` only behind a view that maps keys and queries differently.
+        It takes `coefficients` as `read` does, and differs from it only behind a view that maps
+        keys and queries differently.
         """
         return self._answer("k", "keys", k, coefficients)
 

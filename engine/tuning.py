@@ -134,6 +134,11 @@ def tune(
     solver : str, optional
         Tune this label only.
 
+    Returns
+    -------
+    list of Tuned
+        One per label of ``[tune]``, with every candidate and the best of them.
+
     Raises
     ------
     InputError

@@ -13,7 +13,7 @@ from engine.api import Array, Card, Gain, KeyVector, Rows, Space, attend, hookim
 
 
 class DeltaFormerState(NamedTuple):
-    """Every key written so far, and its value less what was recalled in its place."""
+    """All `keys` written so far; `values` are theirs less what was recalled in their place."""
 
     keys: Annotated[Rows, "row key"]
     values: Annotated[Rows, "row value"]

@@ -14,7 +14,7 @@ from engine.api import Array, Card, Decay, Rows, Space, each_length, fade, hooki
 
 
 class ForgettingState(NamedTuple):
-    """Every pair written so far, and per row the sum of log gamma since it was written."""
+    """All `keys` and `values` written so far; `bias`: a row's sum of log gamma since its write."""
 
     keys: Annotated[Rows, "row key"]
     values: Annotated[Rows, "row value"]

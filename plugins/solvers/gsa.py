@@ -19,14 +19,14 @@ SlotVector = Annotated[Array, Coefficient("slot")]
 
 
 class GSAState(NamedTuple):
-    """What each slot holds of keys and of values."""
+    """What each slot holds: Hk of keys, Hv of values."""
 
     Hk: Annotated[Array, "key slot"]
     Hv: Annotated[Array, "slot value"]
 
 
 class ABCState(NamedTuple):
-    """What each slot holds of keys and of values, and its log-sum-exp of s so far."""
+    """What each slot holds: Hk of keys, Hv of values, z the log-sum-exp of its s so far."""
 
     Hk: Annotated[Array, "key slot"]
     Hv: Annotated[Array, "slot value"]

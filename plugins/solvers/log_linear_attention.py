@@ -18,7 +18,7 @@ LevelVector = Annotated[Array, Coefficient("level")]
 
 
 class LogLinearState(NamedTuple):
-    """One sum of k v^T per level of a Fenwick tree, and the number of pairs written."""
+    """S: a sum of k v^T per level of a Fenwick tree; `count`: the number of pairs written."""
 
     S: Annotated[Array, "level key value"]
     count: Annotated[Array, ""]

@@ -19,7 +19,7 @@ from engine.api import Array, Card, Rows, Space, each_length, hookimpl
 
 
 class NadarayaWatsonState(NamedTuple):
-    """Every pair written so far."""
+    """All `keys` and `values` written so far."""
 
     keys: Annotated[Rows, "row key"]
     values: Annotated[Rows, "row value"]

@@ -16,7 +16,7 @@ from engine.api import Array, Card, KeyVector, Rows, Space, each_length, hookimp
 
 
 class ParallaxState(NamedTuple):
-    """Every pair written so far."""
+    """All `keys` and `values` written so far."""
 
     keys: Annotated[Rows, "row key"]
     values: Annotated[Rows, "row value"]

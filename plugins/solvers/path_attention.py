@@ -14,7 +14,7 @@ from engine.api import Array, Card, Decay, Gain, KeyVector, Rows, Space, each_le
 
 
 class PathState(NamedTuple):
-    """Every pair so far, its key as later tokens turned it, and its sum of log gamma since."""
+    """`keys` as later tokens turned them, `values`, and `bias`, the sums of log gamma since."""
 
     keys: Annotated[Rows, "row key"]
     values: Annotated[Rows, "row value"]

@@ -16,7 +16,7 @@ from engine.api import Array, Card, Rows, Space, each_length, hookimpl
 
 
 class RidgeState(NamedTuple):
-    """Every pair written so far, and the fit to them."""
+    """All `keys` and `values` written so far, and S, the fit to them."""
 
     keys: Annotated[Rows, "row key"]
     values: Annotated[Rows, "row value"]

@@ -10,7 +10,7 @@ from engine.api import Array, Card, Rows, Space, attend, hookimpl
 
 
 class SoftmaxState(NamedTuple):
-    """Every pair written so far."""
+    """All `keys` and `values` written so far."""
 
     keys: Annotated[Rows, "row key"]
     values: Annotated[Rows, "row value"]

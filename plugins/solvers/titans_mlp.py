@@ -21,7 +21,7 @@ Fraction = Annotated[Array, Coefficient(low=0.0, high=1.0)]
 
 
 class TitansMLPState(NamedTuple):
-    """The weights and their velocities."""
+    """The weights W1, b1, W2, b2 and their velocities U_W1, U_b1, U_W2, U_b2."""
 
     W1: Annotated[Array, "key hidden"]
     b1: Annotated[Array, "hidden"]
