@@ -155,5 +155,5 @@ class LiveFrame(Frame):
         return xr.Dataset(variables, coords={"step": self.step})
 
     def set(self, label: str, /, **values: Any) -> None:
-        """Bind coefficients of the solver `label` to `values` from the next step on; see `Stream.set`."""
+        """Bind coefficients of `label` to `values` from the next step on; see `Stream.set`."""
         self.stream.set(label, **values)

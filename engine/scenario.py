@@ -70,6 +70,8 @@ class Table(BaseModel):
         What is asked of every solver on the way or at the end, by name.
     tune : table
         What `engine tune` tries for a solver, by label: candidates of its settings.
+    on_error : str
+        What a solver that fails does: "stop" the run, or be "drop"ped, the others going on.
     report : str
         The study that `engine report` sets the run beside.
     """
