@@ -116,6 +116,7 @@ def test_a_ledger_that_was_edited_is_found_and_opens_nothing(edit, capsys, monke
 
 def test_a_run_that_is_refused_opens_nothing(capsys, monkeypatch):
     Path("taken").mkdir()
+    Path("taken/mine.txt").write_text("mine")
     args = ("run", "study.toml", "--sealed", "-o", "taken")
     assert "taken exists" in refused(capsys, monkeypatch, *args)
     with pytest.raises(engine.InputError, match="beta"):
