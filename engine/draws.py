@@ -10,6 +10,10 @@ import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
 from engine import ops
+from engine.cores import share
+
+NUMBERS = 2**15
+"""Numbers that are worth a thread to draw."""
 
 
 class Channel:
@@ -27,8 +31,11 @@ class Channel:
         shape: tuple[int, ...], dtype: Any = np.float64,
     ) -> np.ndarray:  # fmt: skip
         out = np.empty((n, len(self._rngs), *shape), dtype=dtype)
-        for trial, rng in enumerate(self._rngs):
-            out[:, trial] = draw(rng, (n, *shape))
+
+        def fill(trial: int) -> None:
+            out[:, trial] = draw(self._rngs[trial], (n, *shape))
+
+        share(fill, range(len(self._rngs)), out.size // NUMBERS)
         return out
 
     def normal(self, n: int, *shape: int) -> np.ndarray:

@@ -97,7 +97,11 @@ def unit(x: Array) -> Array:
     """Return x / |x| along the last axis; zero stays zero, and tiny or huge x stay exact."""
     xp = array_namespace(x)
     x = divide(x, xp.max(xp.abs(x), axis=-1, keepdims=True))
-    return divide(x, xp.sqrt(dot(x, x)))
+    size = xp.sqrt(dot(x, x))
+    if is_numpy_array(x) and size.all():
+        x /= size  # in place: fresh memory costs more than the division
+        return x
+    return divide(x, size)
 
 
 def softmax(scores: Array) -> Array:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.api import Draws, Generator
+from engine.cores import share
 from engine.errors import InputError, RunError
 
 STANDARD = {
@@ -20,6 +21,9 @@ STANDARD = {
     "mask": "",
     "target_map": "key value",
 }
+
+BYTES = 2**20
+"""Bytes that are worth a thread to hash."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
@@ -250,8 +254,12 @@ class Fingerprint:
     def update(self, tokens: Tokens) -> None:
         """Add a block."""
         for name, array in tokens.arrays.items():
-            digest = self._hashes.setdefault(name, hashlib.sha256(f"{name} {array.dtype}".encode()))
-            digest.update(np.ascontiguousarray(array).data)
+            self._hashes.setdefault(name, hashlib.sha256(f"{name} {array.dtype}".encode()))
+
+        def add(name: str) -> None:
+            self._hashes[name].update(np.ascontiguousarray(tokens.arrays[name]).data)
+
+        share(add, list(tokens.arrays), sum(x.nbytes for x in tokens.arrays.values()) // BYTES)
 
     def hexdigest(self) -> str:
         """Return the hash of everything so far."""

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the bottom. A module may import its own layer and those below it, without a circle.
 LAYERS = (
-    {"errors", "ops", "rows", "draws", "reporting", "api", "agreement"},
+    {"errors", "ops", "rows", "draws", "reporting", "api", "agreement", "cores"},
     {
         "linear", "signatures", "registry", "backend", "sources", "coefficients", "factories",
         "cards", "measure", "steps", "tiles", "lanes", "recurrences", "compiled", "chunkwise",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from engine.cores import share
 from engine.measure.lift import lift
 
 SCORES = 2**16
@@ -18,8 +16,8 @@ SCORES = 2**16
 PRODUCT = 2**18
 """Multiplications of one matrix product: beyond it BLAS wakes threads that wait for one another."""
 
-TILES = 4
-"""Tiles that are worth a thread for every core."""
+TILES = 2
+"""Tiles that are worth a thread."""
 
 
 def _squares(entries: np.ndarray, by: str) -> np.ndarray:
@@ -51,26 +49,6 @@ def _tiles(shape: tuple[int, ...], count: int, width: int) -> Iterator[tuple[Any
         for i in range(0, n, reads):
             last = slice(i, i + reads)
             yield (last,) if first is None else (slice(first, first + books), ..., last)
-
-
-def _share(call: Callable[[Any], None], items: list[Any]) -> None:
-    """Call with every item, in a thread for each core where there are many items."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = min(cores or 1, len(items) // (TILES // 2)) if len(items) >= TILES else 1
-
-    def some(first: int) -> None:
-        for item in items[first::workers]:
-            call(item)
-
-    if workers == 1:
-        some(0)
-        return
-    with ThreadPoolExecutor(workers - 1) as pool:
-        # A context carries how NumPy treats what overflows.
-        others = [pool.submit(copy_context().run, some, i) for i in range(1, workers)]
-        some(0)
-        for done in others:
-            done.result()
 
 
 def _finite(x: np.ndarray) -> np.ndarray | None:
@@ -148,7 +126,8 @@ def decoded(
         entries = book[own], square[own], None if there is None else there[own]
         nearest[at], place[at] = _placed(x[(*at, slice(None))], *entries, w[at], by)
 
-    _share(place_tile, list(_tiles(w.shape, count, width)))
+    tiles = list(_tiles(w.shape, count, width))
+    share(place_tile, tiles, len(tiles) // TILES)
     if shared:
         return np.moveaxis(nearest, -1, 0), np.moveaxis(place, -1, 0)
     return nearest[..., 0], place[..., 0]
