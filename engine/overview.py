@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -14,6 +14,7 @@ from engine.reporting import Curve, Figure, Panel
 if TYPE_CHECKING:
     import xarray as xr
 
+FEW = 4  # trials of a stored stream that are drawn one by one
 SPECTRA = 6  # solvers whose spectra are drawn
 MOMENTS = 60  # steps at which they are taken
 
@@ -36,18 +37,38 @@ def labels(run: xr.DataTree) -> list[str]:
 
 
 def errors(run: xr.DataTree) -> Figure:
-    """Return the error of every solver at every step: the mean over trials with its interval."""
+    """Return the error of every solver at every step: the mean over trials with its interval.
+
+    Few trials of a stored stream, the heads of a layer say, are no draws of one law: each has a
+    panel of its own.
+    """
     curves = {label: error_curve(run, label) for label in labels(run)}
     if len({str(curve.name) for curve in curves.values()}) > 1:  # one axis, one measure
         curves = {x: error_curve(run, x, kind="prediction error") for x in curves}
     arrays = {x: curve.transpose("step", "trial").values for x, curve in curves.items()}
+    kind = str(next(iter(curves.values())).name)
+    trials = next(iter(arrays.values())).shape[1]
+    stored = run.attrs["scenario"]["resolved"]["stream"]["generator"] == "stored"
+    apart = stored and 1 < trials <= FEW
+    panels = [
+        _errors(run, arrays, kind, at, f"trial {at.start}" if apart else "")
+        for at in ([slice(i, i + 1) for i in range(trials)] if apart else [slice(None)])
+    ]
+    return Figure("errors", f"The {kind} of every solver along the stream.", panels)
+
+
+def _errors(
+    run: xr.DataTree, arrays: Mapping[str, np.ndarray], kind: str, at: slice, title: str
+) -> Panel:
+    """Return the errors of some trials."""
+    arrays = {label: values[:, at] for label, values in arrays.items()}
     steps, trials = next(iter(arrays.values())).shape
     window = max(1, min(50, steps // 10))
-    diverged = {label: np.asarray(run[f"solvers/{label}/diverged_at"]) for label in arrays}
+    diverged = {label: np.asarray(run[f"solvers/{label}/diverged_at"])[at] for label in arrays}
     sound = [a[np.isfinite(a)] for label, a in arrays.items() if (diverged[label] < 0).all()]
     # Beyond ten times what the others do, a diverging curve says nothing more.
     limit = 10.0 * max((float(np.quantile(a, 0.95)) for a in sound if a.size), default=1e3)
-    drawn = []
+    drawn, left_out = [], []
     for label, values in arrays.items():
         text, x = label, np.arange(steps)
         if (diverged[label] >= 0).any():
@@ -58,21 +79,22 @@ def errors(run: xr.DataTree) -> Figure:
         # Masked steps predict nothing: the curve goes on where there is something to say.
         there = np.isfinite(values).all(axis=1)
         values, x = values[there], x[: len(there)][there]
-        if len(values):
+        if len(values) < window and sound:
+            left_out.append(text)
+        elif len(values):
             width = min(window, len(values))
             line = smooth(values, width)
             drawn.append(Curve(text, x[width - 1 :], *interval(line)))
-    kind = str(next(iter(curves.values())).name)
     what = {"tracking error": "|S - W|", "prediction error": "|prediction - value|"}[kind]
     means = [float(c.y[-1]) for c in drawn if c.y[-1] > 0]
     wide = bool(means) and max(means) > 30 * min(means)
-    panel = Panel(
-        "step", f"{kind}, {what}", drawn,
-        note=f"running means of {window} steps"
-        + ("; bands: 95 % intervals of the mean over trials" if trials > 1 else ""),
-        log="y" if wide else "", x_range=(0, steps), y_range=None if wide else (0, None),
+    notes = [f"running means of {window} steps"]
+    notes += ["bands: 95 % intervals of the mean over trials"] if trials > 1 else []
+    notes += [f"not drawn: {', '.join(left_out)}"] if left_out else []
+    return Panel(
+        "step", f"{kind}, {what}", drawn, title, "; ".join(notes), log="y" if wide else "",
+        x_range=(0, steps), y_range=None if wide else (0, None),
     )  # fmt: skip
-    return Figure("errors", f"The {kind} of every solver along the stream.", [panel])
 
 
 def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -119,10 +141,13 @@ def recall(run: xr.DataTree, probe: str) -> Panel:
 
 def spectra(run: xr.DataTree) -> Iterator[Figure]:
     """Yield the singular values of every recorded matrix state over time, trial 0."""
-    panels = []
+    panels, diverged = [], []
     for label in labels(run):
         S = run[f"solvers/{label}"].to_dataset().get("S")
         if S is None or S.dims[:2] != ("step", "trial") or min(S.shape[2:], default=0) < 2:
+            continue
+        if (np.asarray(run[f"solvers/{label}/diverged_at"]) >= 0).any():
+            diverged.append(label)
             continue
         steps = np.unique(np.geomspace(1, S.sizes["step"], MOMENTS).astype(int) - 1)
         states = S.isel(step=steps, trial=0).values
@@ -151,4 +176,6 @@ def spectra(run: xr.DataTree) -> Iterator[Figure]:
         )
     if panels:
         said = "Singular values of the state along the stream (first trial)."
-        yield Figure("spectra", said, panels[:SPECTRA])
+        said += f" Not drawn, for it diverged: {', '.join(diverged)}." if diverged else ""
+        columns = 2 if len(panels) in (2, 4) else 3
+        yield Figure("spectra", said, panels[:SPECTRA], columns)
