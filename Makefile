@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test slow lint bench clean
 
 # The stamp is newer than pyproject.toml once everything that it names is installed.
 .venv/stamp: pyproject.toml
@@ -16,7 +16,11 @@ demo: .venv/stamp
 	done
 
 test: .venv/stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+# The same laws as in `make test`, over more cases.
+slow: .venv/stamp
+	$(BIN)/python -m pytest -m slow
 
 lint: .venv/stamp
 	$(BIN)/ruff check .

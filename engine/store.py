@@ -316,7 +316,8 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     -------
     DataTree
         Groups `stream` and `solvers/<label>`, or `parts/<i>` with these for each part of a sweep.
-        Only steps that are complete for every variable are shown, only parts that have begun.
+        Only steps that are complete for every variable are shown, only parts that have begun; of a
+        run killed before its first step, the attributes.
 
     Raises
     ------
@@ -329,6 +330,9 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     if chunks is not None and not importlib.util.find_spec("dask"):
         raise InputError(f"chunks = {chunks!r} needs dask: pip install 'ttr-engine[cluster]'")
     path = Path(path).expanduser()
+    readable(path)
+    if only_begun(path):
+        return xr.DataTree(xr.Dataset(attrs=dict(Guard(path).attrs)))
     attrs: dict[str, Any] = group(path).attrs.asdict()
     if "parts" in attrs:
         return _open_parts(path, attrs, chunks)

@@ -1,10 +1,5 @@
 """A run that was killed, resumed: bit for bit the run that nobody disturbed."""
 
-import multiprocessing
-import random
-import shutil
-import time
-
 import numpy as np
 import pytest
 
@@ -12,21 +7,6 @@ import engine
 from engine import registry
 
 from .store_cases import SCENARIO, assert_same, flat, in_memory
-
-SEVERAL = {
-    "seed": 3,
-    "trials": 2,
-    "stream": {"generator": "random", "steps": 1500, "key": 6, "value": 4},
-    "solvers": {"softmax": {"solver": "softmax_attention"}, "rls": {}, "titans": {}, "delta": {}},
-}
-
-
-def written(scenario, path):
-    """What a process does that is going to be killed."""
-    from engine import recorder
-
-    recorder.SHARD_BYTES = 2**16
-    engine.run(scenario, path)
 
 
 class Cut(OSError):
@@ -112,46 +92,3 @@ def test_a_complete_run_is_left_alone_and_a_missing_one_said(tmp_path):
     assert files == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(engine.InputError, match="none.zarr"):
         engine.run(SCENARIO, tmp_path / "none.zarr", resume=True)
-
-
-def test_kills_at_random_moments_lose_nothing(tmp_path, monkeypatch):
-    """Each store opens, shows a prefix of the undisturbed run, and is resumed to all of it."""
-    from engine import recorder
-
-    scenario = SEVERAL
-    monkeypatch.setattr(recorder, "SHARD_BYTES", 2**16)
-    engine.run(scenario, tmp_path / "whole.zarr")
-    whole = flat(engine.open(tmp_path / "whole.zarr"))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["engine.experiment", "engine.store", "xarray"])
-    chance, cut_short = random.Random(1), 0
-    for kill in range(8):
-        path = tmp_path / f"{kill}.zarr"
-        process = context.Process(target=written, args=(scenario, path))
-        process.start()
-        while not begun(path):
-            assert process.is_alive() or process.exitcode == 0
-            time.sleep(0.002)
-        time.sleep(chance.uniform(0, 0.5))
-        process.kill()
-        process.join()
-        left = engine.open(path)
-        mark = left.attrs["committed"]
-        cut_short += left.attrs["status"] != "complete"
-        for name, (dims, x) in flat(left).items():
-            want = whole[name][1]
-            if dims[:1] == ("step",):
-                want = want[: len(x)]
-                assert len(x) == mark, name
-            if dims[:1] != ("row",) and not name.endswith("diverged_at"):
-                assert x.tobytes() == want.tobytes(), name
-        assert_same(flat(engine.run(scenario, path, resume=True)), whole)
-        shutil.rmtree(path)
-    assert cut_short >= 3
-
-
-def begun(path):
-    try:
-        return "block" in engine.open(path).attrs
-    except (engine.InputError, KeyError, OSError, ValueError):
-        return False

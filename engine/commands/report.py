@@ -23,6 +23,7 @@ def report(
     use_plugins(plugins_dir)
     from engine import publishing, store
 
+    store.group(run)  # of one that has only begun there is nothing to report
     opened = store.open(run)
     paths = publishing.publish(opened, out)
     with pipe():
