@@ -327,6 +327,8 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
     """
     import importlib.util
 
+    import xarray as xr
+
     if chunks is not None and not importlib.util.find_spec("dask"):
         raise InputError(f"chunks = {chunks!r} needs dask: pip install 'ttr-engine[cluster]'")
     path = Path(path).expanduser()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine import registry
+from engine import experiment, registry
 
 from .store_cases import SCENARIO, assert_same, flat, in_memory
 
@@ -92,3 +92,19 @@ def test_a_complete_run_is_left_alone_and_a_missing_one_said(tmp_path):
     assert files == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(engine.InputError, match="none.zarr"):
         engine.run(SCENARIO, tmp_path / "none.zarr", resume=True)
+
+
+def test_a_run_killed_as_it_began_opens_and_is_resumed(tmp_path):
+    """Its attributes are all that it has; `--force` is not needed to go on."""
+    from engine import store
+
+    plan = experiment.prepare(SCENARIO, {})
+    left = experiment.store_sink(plan, tmp_path / "run.zarr")
+    left.release()
+    run = engine.open(tmp_path / "run.zarr")
+    assert (run.attrs["committed"], run.attrs["status"], dict(run.children)) == (0, "running", {})
+    assert store.only_begun(tmp_path / "run.zarr")
+    got = engine.run(SCENARIO, tmp_path / "run.zarr", resume=True)
+    assert_same(flat(got), in_memory())
+    (tmp_path / "empty.zarr").mkdir()  # killed before even that was said
+    assert_same(flat(engine.run(SCENARIO, tmp_path / "empty.zarr", resume=True)), in_memory())
