@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 import engine
+from engine import publishing
 
 DATA = Path(__file__).parents[1] / "data" / "drift.zarr"
 EPS = np.finfo(np.float64).eps
@@ -128,3 +129,20 @@ def test_a_uniform_fit_goes_stale_and_a_decayed_one_does_not(run):
     means = [float(error.isel(step=slice(a, a + 50)).mean()) for a in (0, 100, 200, 500, 1000)]
     means += [float(error.isel(step=slice(a, a + 50)).mean()) for a in (1500, 1950)]
     np.testing.assert_allclose(means, [0.41, 0.45, 0.44, 0.82, 0.95, 0.80, 1.15], atol=0.005)
+
+
+@pytest.mark.parametrize("steps", [1, 40])
+def test_a_report_of_another_stream_compares_it_with_nothing_published(steps):
+    stream = {"generator": "drifting", "steps": steps, "value": 2}
+    said = publishing.said(engine.run("drift", trials=2, stream=stream))
+    assert not said.claims
+    (table,) = said.tables
+    assert [row[0] for row in table.rows] == list(SOLVERS)
+    parts = np.array([row[2:6] for row in table.rows], dtype=float)  # |S - W|^2 and its three parts
+    np.testing.assert_allclose(parts[:, 0], parts[:, 1:].sum(axis=1), rtol=1e-9)
+    assert {figure.name for figure in said.figures} == {"errors", "optimum"}
+
+
+def test_a_report_without_recorded_states_says_nothing():
+    said = publishing.said(engine.run("drift", record="final"))
+    assert not (said.claims or said.tables or said.figures)
