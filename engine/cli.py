@@ -15,6 +15,7 @@ from engine.errors import DroppedWarning, InputError, PluginWarning, RunError
 app = typer.Typer(
     help="Stream key-value pairs through test-time regression solvers and record every state.",
     no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # else [names] in brackets are taken for markup and vanish
 )  # fmt: skip
 COMMANDS = (
     run.run,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import engine
+from engine import cli
 
 from .cli_cases import SMALL, finished, start
 
@@ -308,3 +309,15 @@ def test_on_a_terminal_there_is_a_bar_on_stderr():
     os.close(main)
     assert finished(process)[0] == 0
     assert b"/3000" in shown and b"steps" in shown
+
+
+def test_help_shows_what_stands_in_brackets(capsys, monkeypatch):
+    """Where help is read as markup, [names] vanish from it."""
+    said = ""
+    for command in ("run", "tune"):
+        monkeypatch.setattr(sys, "argv", ["engine", command, "--help"])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code == 0
+        said += capsys.readouterr().out
+    assert "[default: runs/NAME.zarr]" in said and "[tune]" in said

@@ -37,7 +37,7 @@ def ingest(
     force: Annotated[bool, typer.Option("--force", help="Replace a store that is there.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Store a file as a stream that scenarios read with generator = "stored"."""
+    """Store a file as a stream, for generator = "stored"."""
     from engine.ingestion import ingest as store
 
     tree = store(

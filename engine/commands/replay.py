@@ -38,7 +38,7 @@ def replay(
     as_json: AsJson = False,
     plugins_dir: PluginsDir = None,
 ) -> None:
-    """Send a stored stream through its solvers again, or through others."""
+    """Send a stored stream through its solvers, or others."""
     use_plugins(plugins_dir)
     overrides = dict(assignment(text) for text in assign or [])
     from engine.rerun import prepare

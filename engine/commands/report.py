@@ -19,7 +19,10 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report.")],
     plugins_dir: PluginsDir = None,
 ) -> None:
-    """Write a run's figures (PNG, SVG), tables (CSV) and a page of all of it, report.html."""
+    """Write a run's report.
+
+    Figures (PNG and SVG), tables (CSV), and report.html, which shows all of it offline.
+    """
     use_plugins(plugins_dir)
     from engine import publishing, store
 

@@ -24,7 +24,10 @@ def show(
     as_json: AsJson = False,
     plugins_dir: PluginsDir = None,
 ) -> None:
-    """Say what is in a run: scenario, solvers, steps valid, sizes, provenance."""
+    """Say what is in a run, or what is damaged.
+
+    Scenario, solvers, how many steps are valid, sizes, and what made it.
+    """
     use_plugins(plugins_dir)
     if schema:
         from engine.schema import scenario

@@ -49,7 +49,10 @@ def stream(
     ] = False,
     plugins_dir: PluginsDir = None,
 ) -> None:
-    """Stream a scenario, or pairs from standard input, as JSON lines; nothing is stored."""
+    """Stream a scenario, or pairs on standard input, as JSON.
+
+    One line of JSON per frame; nothing is stored.
+    """
     use_plugins(plugins_dir)
     if schema:
         print(json.dumps(_described(), indent=2))

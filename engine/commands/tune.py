@@ -28,7 +28,10 @@ def tune(
     as_json: AsJson = False,
     plugins_dir: PluginsDir = None,
 ) -> None:
-    """Try the candidates of [tune] on the development seed and say which are best."""
+    """Find every solver's best settings.
+
+    The candidates of the scenario's [tune] all meet the same streams, of the development seed.
+    """
     use_plugins(plugins_dir)
     from engine import fill, tuning
 
