@@ -308,7 +308,18 @@ def execute(plan: Plan, sink: Sink, watch: Callable[[Frame], None] | None = None
         ) from error
     finally:
         with uninterrupted():
-            sink.close(status)
+            end(sink, status)
+
+
+def end(sink: Sink, status: str) -> None:
+    """Close a sink. On a disk that is full even that may fail: the run's own error says more."""
+    try:
+        sink.close(status)
+    except OSError as error:
+        if status == "complete":
+            raise RunError(
+                f"every step is stored, but not that the run is complete: {error}"
+            ) from error
 
 
 def describe(plan: Plan, sink: Sink) -> None:

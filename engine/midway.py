@@ -14,7 +14,7 @@ from engine.answers import Written, answered
 from engine.coefficients import Binding
 from engine.drop import tell
 from engine.errors import InputError, RunError
-from engine.experiment import Plan, describe, store_sink, uninterrupted
+from engine.experiment import Plan, describe, end, store_sink, uninterrupted
 from engine.frames import Frame, Trace
 from engine.recorder import Recorder
 from engine.sources import Fingerprint, Source, Tokens
@@ -140,7 +140,7 @@ class Recording:
             raise self._unwritten(error) from error
         finally:
             with uninterrupted():
-                self._sink.close(status)
+                end(self._sink, status)
 
     def _unwritten(self, error: OSError) -> RunError:
         done = self._recorder.committed

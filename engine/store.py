@@ -183,8 +183,10 @@ class ZarrSink:
 
     def close(self, status: str) -> None:
         """Set the final status; the metadata are gathered and sealed."""
-        close(self._path, self._root.store, status)
-        self._lock.release()
+        try:
+            close(self._path, self._root.store, status)
+        finally:
+            self._lock.release()
 
 
 def create(path: Path, attrs: Mapping[str, Any], force: bool) -> tuple[Path, Any, Lock]:

@@ -127,7 +127,6 @@ def test_a_few_kills_lose_nothing(record, context, tmp_path):
 def test_kills_at_random_moments_lose_nothing(record, context, tmp_path):
     """25 in each mode; most fall into the midst of the run."""
     marks = survives(record, 25, context, tmp_path)
-    print(f"{record}: {sorted(marks.tolist())} steps were committed")
     assert ((marks > 0) & (marks < 700)).sum() >= 8
 
 

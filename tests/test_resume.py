@@ -1,5 +1,11 @@
 """A run that was killed, resumed: bit for bit the run that nobody disturbed."""
 
+import json
+import os
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -58,6 +64,16 @@ def test_what_changed_is_refused_and_shown(cut, tmp_path, small_shards):
         ({"trials": 3}, "trials: 2 in the store, 3 now"),
         ({"dtype": "float32"}, "dtype: 'float64' in the store, 'float32' now"),
         ({"solvers.wild.beta": 9.0}, r"solvers.wild.beta: 10000.0 in the store, 9.0 now"),
+        ({"stream.key": 5}, "stream.key: 4 in the store, 5 now"),
+        ({"stream.steps": 151}, "stream.steps: 150 in the store, 151 now"),
+        ({"stream.key": 5}, r"stream/keys: float64 \(150, 2, 4\) in .*, float64 \(150, 2, 5\) now"),
+        ({"kernel": "loop"}, "kernel: 'auto' in the store, 'loop' now"),
+        ({"record": "final"}, "record: 'every' in the store, 'final' now"),
+        ({"on_error": "drop"}, "on_error: 'stop' in the store, 'drop' now"),
+        (
+            {"solvers.more.solver": "delta"},
+            "solvers.more: nothing in the store, {'solver': 'delta'",
+        ),
     ):
         if "trials" in changed:
             changed["solvers.rls.gamma"] = 1.0
@@ -108,3 +124,77 @@ def test_a_run_killed_as_it_began_opens_and_is_resumed(tmp_path):
     assert_same(flat(got), in_memory())
     (tmp_path / "empty.zarr").mkdir()  # killed before even that was said
     assert_same(flat(engine.run(SCENARIO, tmp_path / "empty.zarr", resume=True)), in_memory())
+
+
+@pytest.mark.parametrize("library", ["numpy", "numba", "ttr-engine"])
+def test_a_version_that_alters_numbers_is_refused_and_shown(
+    library, cut, tmp_path, small_shards, monkeypatch
+):
+    from importlib.metadata import version
+
+    cut(tmp_path / "run.zarr", 48)
+    told = {library: "99.0"}
+    monkeypatch.setattr("engine.resume.version", lambda name: told.get(name) or version(name))
+    said = f"version of {library}: {version(library)} in the store, 99.0 now"
+    with pytest.raises(engine.InputError, match=re.escape(said)):
+        engine.run(SCENARIO, tmp_path / "run.zarr", resume=True)
+    assert engine.open(tmp_path / "run.zarr").attrs["status"] == "failed"
+
+
+def test_another_kernel_is_refused_and_shown(cut, tmp_path, small_shards, monkeypatch):
+    """As where numba was there when the run began, and is not any more."""
+    cut(tmp_path / "run.zarr", 48)
+    monkeypatch.setattr("engine.kernels.find_spec", lambda name: None)
+    with pytest.raises(engine.InputError, match="kernel of delta: 'numba' in .*, 'loop' now"):
+        engine.run(SCENARIO, tmp_path / "run.zarr", resume=True)
+
+
+def test_a_run_that_is_being_written_is_not_resumed(tmp_path):
+    plan = experiment.prepare(SCENARIO, {})
+    sink = experiment.store_sink(plan, tmp_path / "run.zarr")
+    with pytest.raises(engine.InputError, match=f"being written by process {os.getpid()}; "):
+        engine.run(SCENARIO, tmp_path / "run.zarr", resume=True)
+    experiment.execute(plan, sink)
+    assert_same(flat(engine.open(tmp_path / "run.zarr")), in_memory())
+
+
+FULL = """
+import json, resource, sys
+from engine import experiment, recorder, store
+from engine.commands.run import record
+from engine.errors import RunError
+from pathlib import Path
+
+recorder.SHARD_STEPS, recorder.BLOCK_STEPS = 16, 8
+commit = store.ZarrSink.commit
+
+def filling(self, mark):
+    commit(self, mark)
+    if mark == 48:  # from here on no file can be written, whatever is in it
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+store.ZarrSink.commit = filling
+plan = experiment.prepare(json.loads(sys.argv[1]), {})
+try:
+    record(plan, Path(sys.argv[2]), False, False)
+except RunError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_full_disk_says_what_is_stored_and_keeps_it(tmp_path, small_shards):
+    """The operating system refuses every write, of metadata too, from some moment on."""
+    path = tmp_path / "run.zarr"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, json.dumps(SCENARIO), str(path)],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "could not be written, 48 of 150 steps are stored: " in done.stderr
+    assert "run.zarr keeps the first 48 steps" in done.stderr and "Traceback" not in done.stderr
+    run, whole = engine.open(path), in_memory()
+    assert run.attrs["committed"] == run.sizes["step"] == 48
+    for name, (dims, x) in flat(run).items():
+        want = whole[name][1][:48] if dims[:1] == ("step",) else whole[name][1]
+        assert x.tobytes() == want.tobytes(), name
+    assert_same(flat(engine.run(SCENARIO, path, resume=True)), whole)

@@ -61,7 +61,7 @@ def test_runs_of_any_length_are_stored_whole(steps, tmp_path, monkeypatch):
 
 
 def test_every_dim_has_its_own_name(tmp_path):
-    """xarray issues 8579, 1378: a duplicate dim can be stored but not indexed."""
+    """CASES A16, xarray issues 8579, 1378: a duplicate dim can be stored but not indexed."""
     engine.run(SCENARIO, tmp_path / "run.zarr")
     with xr.open_datatree(tmp_path / "run.zarr", engine="zarr", chunks={}) as tree:
         P = tree["solvers/rls/P"]

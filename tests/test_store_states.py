@@ -58,7 +58,7 @@ def record(arrays, sink, shard, block, solver=None):
 
 @pytest.mark.parametrize("shard", [1, 2, 4])
 def test_states_updated_in_place_are_recorded_step_by_step(shard, tmp_path):
-    """mizer issue 285: three pairs, unit keys, value 1."""
+    """CASES A12, mizer issue 285: three pairs, unit keys, value 1."""
     arrays = {"keys": np.eye(3)[:, None], "values": np.ones((3, 1, 1))}
     sink = MemorySink()
     track = record(arrays, sink, shard, 2)
@@ -70,7 +70,7 @@ def test_states_updated_in_place_are_recorded_step_by_step(shard, tmp_path):
 
 
 def test_zeros_integers_and_bools_come_back_as_they_are(tmp_path):
-    """xarray-simlab issues 172, 162: 0 is a number, not a missing one."""
+    """CASES A13, xarray-simlab issues 172, 162: 0 is a number, not a missing one."""
     arrays = {
         "keys": np.zeros((4, 1, 4)),
         "values": np.zeros((4, 1, 2)),

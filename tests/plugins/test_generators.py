@@ -58,7 +58,7 @@ each_case = pytest.mark.parametrize("generator", CASES.values(), ids=CASES.keys(
 
 @each_case
 def test_bits_do_not_depend_on_blocks_or_length(drive, assert_same, generator):
-    """Same seed, other block size or total length: the same stream (dask issues 719, 1684)."""
+    """Same seed, other block size or total length: the same stream (dask issues 719, 1684; A11)."""
     want, facts = drive(generator, 200, block=200)
     for block, steps in itertools.product((1, 7, 64, 1000), (20, 100, 200)):
         got, got_facts = drive(generator, steps, block=block)
@@ -77,7 +77,7 @@ def test_a_trial_alone_equals_that_trial_in_a_batch(drive, assert_same, generato
 
 
 @each_case
-def test_nothing_reads_the_global_random_state(drive, assert_same, generator):
+def test_nothing_reads_the_global_random_state(drive, assert_same, generator):  # CASES A11
     np.random.seed(0)
     before = drive(generator, 20)[0]
     np.random.seed(1)
@@ -204,7 +204,7 @@ def test_more_random_keys_than_dimensions_are_fine(drive):
     assert drive(Rebinding(entries=65, basis="random"), 65)[0]["keys"].shape == (65, 3, 64)
 
 
-def test_channels_are_seeded_as_numpy_spawns_them():
+def test_channels_are_seeded_as_numpy_spawns_them():  # CASES A11: no two alike
     """Trial and name are the spawn key of NumPy's own SeedSequence."""
     number = int.from_bytes(b"keys", "big")
     for _ in range(2):  # the second time from what is remembered
