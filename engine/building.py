@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,17 @@ from engine.errors import InputError, at, nearest
 
 @dataclass(frozen=True)
 class Entry:
-    """One solver of a scenario: the rule, what its coefficients are bound to, and its view."""
+    """One solver of a scenario: the rule, what its coefficients are bound to, and its view.
+
+    `state` names the facts of the stream that it begins with, by state variable.
+    """
 
     name: str
     solver: Solver
     bindings: Mapping[str, Binding]
     view: View | None = None
     source: str = ""
+    state: Mapping[str, str] = field(default_factory=dict)
 
 
 def stream(options: dict[str, Any], folder: Path) -> tuple[Generator, int | None, dict[str, Any]]:
@@ -49,6 +53,7 @@ def entry(label: str, options: dict[str, Any], whole: bool = True) -> tuple[Entr
     name = _take(options, where, "solver", "solver", default=label)
     info = registry.default().get("solver", name)
     view, resolved_view = _view(where, options.pop("view", None))
+    state = _state(where, options.pop("state", {}))
     declared, hyper = signatures.coefficients(info.cls), signatures.options(info.cls)
     for option, value in options.items():
         if option not in declared and option not in hyper:
@@ -69,8 +74,19 @@ def entry(label: str, options: dict[str, Any], whole: bool = True) -> tuple[Entr
                 coefficient, d.spec, value, "read" in d.methods
             )
         resolved[coefficient] = plain(value)
-    resolved = {"solver": name, "view": resolved_view, **resolved}
-    return Entry(name, solver, bindings, view, info.source), resolved
+    begins = {"state": state} if state else {}
+    resolved = {"solver": name, "view": resolved_view, **begins, **resolved}
+    return Entry(name, solver, bindings, view, info.source, state), resolved
+
+
+def _state(where: str, given: Any) -> dict[str, str]:
+    """Return the facts of the stream that a solver begins with, by state variable."""
+    if not isinstance(given, Mapping) or not all(isinstance(x, str) for x in given.values()):
+        raise InputError(
+            f"{where}.state = {given!r}: must be a table of state variables and the facts of the "
+            'stream that they begin with, such as { S = "S_start" }'
+        )
+    return dict(given)
 
 
 def _view(where: str, given: Any) -> tuple[View | None, Any]:

@@ -25,6 +25,7 @@ from engine.backend import backend as get_backend
 from engine.drop import Droppable, tell
 from engine.errors import InputError, RunError, at
 from engine.frames import Frame
+from engine.initial import begin
 from engine.loop import loop
 from engine.probes import Question, question
 from engine.recorder import MemorySink, Recorder, Sink, block_steps, layout, shard_steps
@@ -106,6 +107,7 @@ def tracks(made: Scenario, source: Source, live: bool = False) -> list[Track]:
                 label, entry.solver, source, entry.bindings, entry.view, backend, table.dtype,
                 record, table.kernel, table.keyframes,
             )  # fmt: skip
+            begin(track, source, entry.state)
         for name, binding in entry.bindings.items():
             value = made.resolved["solvers"][label][name]
             with at(f"{made.where}: solvers.{label}.{name} = {value!r}"):
@@ -333,7 +335,11 @@ def describe(plan: Plan, sink: Sink) -> None:
     })  # fmt: skip
     for track in plan.tracks:
         entry, resolved = scenario.entries[track.label], scenario.resolved["solvers"][track.label]
-        hyper = {n: x for n, x in resolved.items() if n not in ("solver", "view", *entry.bindings)}
+        hyper = {
+            n: x
+            for n, x in resolved.items()
+            if n not in ("solver", "view", "state", *entry.bindings)
+        }
         sink.describe(f"solvers/{track.label}", {
             "solver": entry.name, "plugin": entry.source, "view": resolved["view"],
             "hyperparameters": hyper, "kernel": track.kernel,

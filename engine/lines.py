@@ -17,6 +17,7 @@ from engine.building import Entry
 from engine.coefficients import Binding, Channel
 from engine.errors import InputError, RunError, at, nearest
 from engine.frames import Frame, Trace
+from engine.initial import begin
 from engine.scenario import Table
 from engine.sources import ArraySource, Tokens
 from engine.track import Track
@@ -139,6 +140,7 @@ class Feed:
                     label, entry.solver, source, entry.bindings, entry.view, where, table.dtype,
                     False, table.kernel,
                 )  # fmt: skip
+                begin(track, source, entry.state)
                 for binding in entry.bindings.values():
                     coefficients.check(binding, source.sample, 1, track.sizes)
             self._tracks[label] = track

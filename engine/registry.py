@@ -28,7 +28,7 @@ KINDS = {
     "report": "engine_reports",
 }  # fmt: skip
 OWN = {
-    "solver": ("solver", "view"),
+    "solver": ("solver", "view", "state"),
     "generator": ("generator", "steps"),
     "view": ("view",),
     "report": (),

@@ -28,6 +28,7 @@ TOLD = {
     "steps": "How many steps to draw; default: all that the generator has.",
     "solver": "The rule; default: the label.",
     "view": "What the solver sees keys, values and queries through: a name, or a table with it.",
+    "state": "Facts of the stream that state variables begin with, by variable.",
     "objective": 'By what candidates are judged: "error", or the name of a probe (its recall).',
     "sweep": "Several runs: key paths, with a list of values each, whose product is run; several "
     "tables, [[sweep]], follow one another.",
@@ -140,6 +141,8 @@ def _of_plugin(info: PluginInfo) -> Schema:
         properties["steps"] = {"type": "integer", "minimum": 0, "description": TOLD["steps"]}
     if info.kind == "solver":
         properties["view"] = {**_ref("view"), "description": TOLD["view"]}
+        begins = _table({}, {"type": "string"})
+        properties["state"] = {**begins, "description": TOLD["state"]}
     for name, field in signatures.options(info.cls).items():
         properties[name] = _of_hint(hints[name]) | {"description": words.get(name, "")}
         if field.default not in (dataclasses.MISSING, None):

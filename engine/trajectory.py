@@ -110,13 +110,14 @@ class Trajectory:
 
     def _new(self) -> Track:
         """Return the solver in its empty state, in the form that ran where it is installed."""
+        stream = RunStream(self.path)  # all of it: the state may begin as a fact of the stream
         set_to = {"record": "every", "kernel": self._solver["kernel"], "probes": {}}
         try:
             made = restored(self.path, self._attrs, [self.label], set_to)
-            (track,) = experiment.tracks(made, self._stream)
+            (track,) = experiment.tracks(made, stream)
         except InputError:  # what fails in any form fails here again
             made = restored(self.path, self._attrs, [self.label], {**set_to, "kernel": "auto"})
-            (track,) = experiment.tracks(made, self._stream)
+            (track,) = experiment.tracks(made, stream)
         track.dropped_at = self._solver.get("dropped_at")
         return track
 

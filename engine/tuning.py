@@ -18,6 +18,7 @@ from engine.backend import backend
 from engine.coefficients import PerTrial
 from engine.errors import InputError, at, nearest, told
 from engine.experiment import Plan, prepare
+from engine.initial import begin
 from engine.loop import loop
 from engine.measure import mapped, prediction_error, tracking_error
 from engine.measure.statistics import Estimate, estimate, paired
@@ -308,6 +309,7 @@ def _batch(plan: Plan, task: Task, batch: list[dict[str, Any]]) -> tuple[np.ndar
         task.label, entry.solver, source, bindings, entry.view, backend(table.backend),
         table.dtype, tracks and task.objective == "error", table.kernel,
     )  # fmt: skip
+    begin(track, source, entry.state)
     if task.objective == "error":
         return _error(source, track)
     return _recall(plan, task, source, track), f"recall of {task.objective}"

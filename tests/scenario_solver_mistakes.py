@@ -39,7 +39,10 @@ SOLVER_MISTAKES = {
     ),
     "a coefficient of other solvers": (
         stream("beta = 0.5", "gamma = 0.5"),
-        ["s.toml: solvers.delta.gamma = 0.5: delta takes no 'gamma'; Known: beta, solver, view"],
+        [
+            "s.toml: solvers.delta.gamma = 0.5: delta takes no 'gamma'; Known: beta, solver, "
+            "state, view"
+        ],
     ),
     "hyperparameter of wrong type": (
         more('[solvers.rls]\nridge = "little"\n'),

@@ -18,8 +18,8 @@ LAYERS = (
         "kernels",
     },
     {
-        "frames", "track", "drop", "loop", "recorder", "simulation", "building", "scenario",
-        "experiment", "probes",
+        "frames", "track", "initial", "drop", "loop", "recorder", "simulation", "building",
+        "scenario", "experiment", "probes",
         "answers", "push", "live", "liveframes", "midway", "sealed", "tuning", "fill", "sweep",
         "lines", "schema",
     },

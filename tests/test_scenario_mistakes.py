@@ -34,7 +34,7 @@ ARGUMENTS = {
         ["drfit"],
         ["no scenario is named 'drfit', and there is no such file; did you mean 'drift'? Known: "],
     ),
-    "no name": ([""], ["no scenario is named ''", "Known: attention, "]),
+    "no name": ([""], ["no scenario is named ''", ", attention, "]),
     "not UTF-8": (["latin.toml"], ["latin.toml: not UTF-8 text, as TOML must be"]),
     "set malformed": (["good.toml", "--set", "seed"], ["--set 'seed': expected PATH=VALUE, as s"]),
     "set nothing": (["good.toml", "--set", "=3"], ["--set '=3': expected PATH=VALUE"]),
