@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine import experiment, store
+from engine.agreement import tolerance
 from engine.experiment import Plan
 from engine.recorded import RunStream, restored, scenario_sha256
 from engine.recorder import MemorySink
@@ -39,7 +40,7 @@ def replay(
     -------
     DataTree
         The new run. Its attribute `parent` names the old one: path, hash of the stream and of the
-        scenario.
+        scenario, kernels of the solvers that both have.
 
     Raises
     ------
@@ -66,6 +67,7 @@ def prepare(
     path = Path(path).expanduser()
     root = store.group(path)
     attrs: dict[str, Any] = root.attrs.asdict()
+    before = {label: dict(x) for label, x in attrs["scenario"]["resolved"]["solvers"].items()}
     made = restored(path, attrs, solvers, overrides)
     source = RunStream(path)
     made.resolved["stream"] = {**made.resolved["stream"], "steps": source.steps}
@@ -73,8 +75,26 @@ def prepare(
         "path": str(path.resolve()),
         "stream_sha256": root["stream"].attrs.get("sha256"),
         "scenario_sha256": scenario_sha256(attrs),
+        "kernels": {
+            label: root[f"solvers/{label}"].attrs["kernel"]
+            for label, table in made.resolved["solvers"].items()
+            if before.get(label) == table
+        },
         **({"sealed": attrs["sealed"]} if "sealed" in attrs else {}),
     }
     return Plan(
         made, source, experiment.tracks(made, source), experiment.questions(made, source), parent
     )
+
+
+def kernels(plan: Plan) -> Iterator[str]:
+    """Say of each solver of the parent that ran in another form which, and what that may change."""
+    parent: Mapping[str, Any] = plan.parent or {}
+    for track in plan.tracks:
+        then = parent.get("kernels", {}).get(track.label, track.kernel)
+        if then != track.kernel:
+            allowed = tolerance(track.dtype, plan.source.steps or 0, track.sizes["key"])
+            yield (
+                f"{track.label}: kernel {then} in {parent['path']}, kernel {track.kernel} here: "
+                f"equal up to {allowed:.2g} of the largest number so far (at least 1)"
+            )

@@ -140,6 +140,18 @@ def test_paths_with_spaces_and_letters_of_any_script_and_a_last_slash(call):
     assert {"report.html", "errors.png"} <= {p.name for p in (place / "Bilder").iterdir()}
     code, out, _ = call("run", f"{place}/ein Fall.toml")
     assert code == 0 and out.rstrip().endswith("stored in runs/ein Fall.zarr")
+    code, out, _ = call("show", f"{place}/ein Lauf.zarr/", "--check")
+    assert (code, out) == (0, f"{place}/ein Lauf.zarr: nothing is damaged\n")
+    for args in ([], ["--force"]):
+        again = call("replay", f"{place}/ein Lauf.zarr/", "-o", f"{place}/noch einer.zarr/", *args)
+        assert again[0] == 0 and again[1].rstrip().endswith(f"stored in {place}/noch einer.zarr")
+    assert call("replay", f"{place}/ein Lauf.zarr/", "-o", f"{place}/noch einer.zarr/")[0] == 2
+    stored = 'generator = "stored"\npath = "ein Lauf.zarr/"'
+    table = re.sub(r"generator = .*?\n\n", stored + "\n\n", SMALL, count=1, flags=re.S)
+    (place / "noch ein Fall.toml").write_text(table, encoding="utf-8")
+    assert call("run", f"{place}/noch ein Fall.toml", "-o", f"{place}/三.zarr/")[0] == 0
+    first, third = (engine.open(f"{place}/{name}.zarr/") for name in ("ein Lauf", "三"))
+    np.testing.assert_array_equal(third["solvers/delta/S"], first["solvers/delta/S"])
 
 
 def test_a_shipped_scenario_runs_by_name(call):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 
 import numpy as np
 import pytest
@@ -55,6 +56,7 @@ def test_a_replay_names_its_parent(run, tmp_path):
         "path": str(run.resolve()),
         "stream_sha256": engine.open(run)["stream"].attrs["sha256"],
         "scenario_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "kernels": {"delta": "numba"},
     }
     assert "parent" not in parent
     assert child.attrs["scenario"]["resolved"]["stream"]["generator"] == "random"
@@ -125,4 +127,40 @@ def test_the_command_stores_and_prints_a_replay(call, own_folder, run):
     np.testing.assert_array_equal(
         engine.open("runs/scenario-replay.zarr")["solvers/delta/S"],
         in_memory()["solvers/delta/S"][1],
+    )
+
+
+def test_a_replay_on_another_kernel_says_which_and_keeps_to_the_tolerance(call, own_folder, run):
+    code, out, _ = call("replay", run, "--set", "kernel=loop", "-o", "loop.zarr")
+    told = re.findall(
+        r"^(\w+): kernel (\w+) in .*run.zarr, kernel (\w+) here: equal up to (\S+) ", out, re.M
+    )
+    assert code == 0 and ("delta", "numba", "loop") in [line[:3] for line in told]
+    assert {label for label, *_ in told} == {
+        "linear",
+        "delta",
+        "longhorn",
+        "rls",
+        "wild",
+        "softmax",
+    }
+    child, differ = engine.open("loop.zarr"), []
+    for label, _, kernel, allowed in told:
+        assert child[f"solvers/{label}"].attrs["kernel"] == kernel
+        for name, x in child[f"solvers/{label}"].data_vars.items():
+            want = in_memory()[f"solvers/{label}/{name}"][1]
+            if "step" not in x.dims or want.dtype.kind != "f":
+                continue
+            with np.errstate(invalid="ignore", over="ignore"):
+                scale = np.maximum.accumulate(
+                    np.nan_to_num(np.abs(want), posinf=0).reshape(150, -1).max(1)
+                )
+                apart = np.abs(x.values - want).reshape(150, -1).max(1)
+            finite = np.isfinite(want).reshape(150, -1).all(1)
+            share = (apart / np.maximum(scale, 1))[finite].max()
+            assert share <= float(allowed), (label, name)
+            differ.append(share)
+    assert max(differ) > 0
+    assert (
+        call("replay", run, "--solver", "ls", "--set", "kernel=loop")[1].count("equal up to") == 0
     )

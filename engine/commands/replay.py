@@ -41,12 +41,15 @@ def replay(
     """Send a stored stream through its solvers, or others."""
     use_plugins(plugins_dir)
     overrides = dict(assignment(text) for text in assign or [])
-    from engine.rerun import prepare
+    from engine.rerun import kernels, prepare
 
     if not verify:
         plan = prepare(run, solver or None, overrides)
         path = out.expanduser() if out else free(Path("runs"), f"{plan.scenario.name}-replay")
         record(plan, path, force, as_json)
+        with pipe():
+            for line in kernels(plan) if not as_json else ():
+                print(line)
         return
     for what, given in (("--solver", solver), ("--out", out), ("--force", force)):
         if given:

@@ -13,7 +13,17 @@ from tests.benchmarks import timing
 
 timing.pin()
 
-GROUPS = ("linear", "filters", "recording", "capacity", "memory", "analysis", "scaling", "startup")
+GROUPS = (
+    "linear",
+    "filters",
+    "recording",
+    "keyframes",
+    "capacity",
+    "memory",
+    "analysis",
+    "scaling",
+    "startup",
+)
 RESULTS = Path(__file__).with_name("RESULTS.md")
 INTRODUCTION = """\
 Every ratio is of two medians measured inside one run, on the same two cores, one call of each side

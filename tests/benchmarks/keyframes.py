@@ -1,0 +1,102 @@
+"""Keyframes against every-step recording: bytes, time, and what reading a state then takes.
+
+The keyframed run is of full length. Every-step recording is linear in the steps, so of it a shorter
+run is stored, and its bytes are counted per step; both are timed at that shorter length.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import engine
+from engine import trajectory
+from tests.benchmarks.timing import Row, interleaved, row, seconds
+
+EVERY, TRIALS, D = 64, 8, 64
+READS, LIMIT = 200, 0.02
+
+
+def scenario(steps: int) -> dict[str, Any]:
+    """Return one delta rule in float64."""
+    return {
+        "trials": TRIALS,
+        "stream": {"generator": "random", "steps": steps, "key": D, "value": D},
+        "solvers": {"delta": {"beta": 0.5}},
+    }
+
+
+def sizes(path: Path) -> tuple[int, int]:
+    """Return the bytes of a store, and those of its stream."""
+    files = [p for p in path.rglob("*") if p.is_file()]
+    stream = sum(p.stat().st_size for p in files if p.is_relative_to(path / "stream"))
+    return sum(p.stat().st_size for p in files), stream
+
+
+def random_reads(path: Path, steps: int, reads: int) -> float:
+    """Return the median seconds that one state of one trial takes, nothing of it being cached."""
+    state = engine.open(path)["solvers/delta/S"].variable
+    rng, taken = np.random.default_rng(0), []
+    for _ in range(reads):
+        trajectory.CACHE.__init__(trajectory.CACHE_BYTES)  # type: ignore[misc]
+        at = {"step": int(rng.integers(steps)), "trial": int(rng.integers(TRIALS))}
+        began = time.perf_counter()
+        state.isel(at).to_numpy()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def run(quick: bool) -> tuple[list[Row], list[str]]:
+    """Return the rows."""
+    steps, few = (4096, 512) if quick else (100_000, 8192)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        path = Path(folder) / "run"
+
+        def clear() -> None:
+            shutil.rmtree(path, ignore_errors=True)
+            if hasattr(os, "sync"):
+                os.sync()
+
+        calls: dict[str, Callable[[], object]] = {
+            "keyframes": lambda: engine.run(scenario(few), path, record={"keyframes": EVERY}),
+            "every": lambda: engine.run(scenario(few), path),
+        }
+        took = interleaved(calls, 2 if quick else 5, before=clear)
+        whole, stream = (n / few for n in sizes(path))  # what was stored last is every step
+        clear()
+        engine.run(scenario(steps), path, record={"keyframes": EVERY})
+        kept, kept_stream = (n / steps for n in sizes(path))
+        read = random_reads(path, steps, 20 if quick else READS)
+    what = f"delta ({TRIALS}, {steps}, {D}), float64, keyframes every {EVERY}"
+    own = (whole - stream) / (kept - kept_stream)
+    bytes_ = [
+        Row(
+            f"bytes: {what}, {part}", f"every step ({few} steps stored, per step)",
+            f"{ratio:.1f}", f"{ours:.0f} B a step", f"{theirs:.0f} B a step",
+            "at least 30" if goal else "", ratio >= 30 if goal else None,
+        )
+        for part, ratio, ours, theirs, goal in (
+            ("without the stream", own, kept - kept_stream, whole - stream, True),
+            ("with it", whole / kept, kept, whole, False),
+        )
+    ]  # fmt: skip
+    timed = row(
+        f"time: keyframes every {EVERY}, delta ({TRIALS}, {few}, {D})", "every step",
+        took["keyframes"], took["every"], 5,
+    )  # fmt: skip
+    one = Row(
+        f"one random state: {what}, median of {20 if quick else READS}", "20 ms",
+        f"{LIMIT / read:.2f}", seconds(read), "20 ms", "at least 1", read <= LIMIT,
+    )  # fmt: skip
+    return [*bytes_, timed, one], [
+        "The stream of a run with keyframes is stored, in float64: from it any state is recomputed "
+        "without drawing what comes before, which takes longer the later the step."
+    ]
