@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -36,13 +37,30 @@ class Exp(View):
 
 @dataclass(frozen=True)
 class Relu(View):
-    """max(x, 0). Keys without a positive entry map to zero."""
+    """max(x, 0)^power + offset. At offset 0, keys without a positive entry map to zero.
+
+    Parameters
+    ----------
+    power : int
+        At least 1.
+    offset : float
+        Added to every feature, at least 0: above 0, no normaliser of them is zero.
+    """
+
+    power: int = 1
+    offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.power < 1:
+            raise ValueError(f"power = {self.power} must be at least 1")
+        if not 0 <= self.offset < math.inf:
+            raise ValueError(f"offset = {self.offset} must be finite and at least 0")
 
     def __call__(self, x: Array) -> Array:
         """Map every entry of x."""
         xp = array_namespace(x)
         # maximum passes NaN on, a where on x > 0 would hide it.
-        return xp.maximum(x, xp.zeros_like(x))
+        return xp.maximum(x, xp.zeros_like(x)) ** self.power + self.offset
 
 
 @hookimpl

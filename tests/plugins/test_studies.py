@@ -14,6 +14,7 @@ STUDIES = (
     "drift",
     "implicit",
     "momentum",
+    "prefix",
     "rebinding",
     "tracking",
     "widths",

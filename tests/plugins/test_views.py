@@ -73,6 +73,19 @@ def test_elu1_of_large_entries_does_not_overflow():
     np.testing.assert_array_equal(positive.Elu1()(np.array([1e4, -1e4])), [1e4 + 1, 0])
 
 
+def test_relu_with_a_power_and_an_offset():
+    got = positive.Relu(power=2, offset=0.5)(np.array([-3.0, 0.0, 1.5]))
+    np.testing.assert_array_equal(got, [0.5, 0.5, 2.75])
+
+
+@pytest.mark.parametrize(
+    "options", [{"power": 0}, {"offset": -1.0}, {"offset": np.inf}, {"offset": np.nan}]
+)
+def test_relu_names_an_option_that_makes_no_features(options):
+    with pytest.raises(ValueError, match=f"{next(iter(options))} = .* must be"):
+        positive.Relu(**options)
+
+
 def test_exp_and_relu():
     x = np.array([-2.0, 0.0, 3.0])
     np.testing.assert_allclose(positive.Exp()(x), [np.e**-2, 1, np.e**3], rtol=1e-15)
