@@ -60,9 +60,12 @@ def draw(figure: Figure, folder: Path, mark: str = "") -> list[Path]:
                 one.remove()
             if mark:
                 drawn.suptitle(mark, fontsize=9, ha="right", x=0.99)
-            drawn.canvas.draw()  # labels are placed where the axes come to lie
-            for panel, one in zip(figure.panels, axes.flat, strict=False):
-                _labels(one, panel, order)
+            # Names right of the axes make these narrower; those inside come where they then lie.
+            for place in (_beside, _around):
+                drawn.canvas.draw()
+                for panel, one in zip(figure.panels, axes.flat, strict=False):
+                    place(one, _places(one, panel, place is _around), order)
+            drawn.set_layout_engine("none")
             for path in paths:
                 # Without a date, the same figure is the same file.
                 drawn.savefig(
@@ -152,21 +155,19 @@ def _curve(axes: Any, curve: Curve, order: dict[str, int]) -> None:
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _labels(axes: Any, panel: Panel, order: dict[str, int]) -> None:
-    """Write each curve's name beside its end, or beside the one point that it has."""
-    ends: list[tuple[Curve, Any]] = []
-    single: list[tuple[Curve, Any]] = []
+def _places(axes: Any, panel: Panel, single: bool) -> list[tuple[Curve, Any]]:
+    """Return the curves with a name and where they end: those of one point, or all others."""
+    found: list[tuple[Curve, Any]] = []
     for curve in panel.curves:
         x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
         low, high = sorted(axes.get_ylim())
         seen = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & (y >= low) & (y <= high))
-        if curve.look in ("law", "thin") or not curve.label or not seen.size:
+        named = curve.look not in ("law", "thin") and curve.label
+        if not named or not seen.size or (x.size == 1) != single:
             continue
         last = seen[np.argmax(x[seen])]
-        at = axes.transData.transform((x[last], y[last]))
-        (single if x.size == 1 else ends).append((curve, at))
-    _beside(axes, ends, order)
-    _around(axes, single, order)
+        found.append((curve, axes.transData.transform((x[last], y[last]))))
+    return found
 
 
 def _beside(axes: Any, ends: Sequence[tuple[Curve, Any]], order: dict[str, int]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import engine
 from engine import publishing, registry
+from engine.figures import draw
 from engine.reporting import Claim, Curve, Figure, Panel, parts
 
 PLUGIN = '''
@@ -177,8 +178,6 @@ def test_labels_are_kept_apart():
 
 
 def test_any_figure_can_be_drawn(tmp_path):
-    from engine.figures import draw
-
     x = np.arange(1, 6)
     curves = [
         Curve("points", x, x, x - 0.5, x + 0.5, look="points"), Curve("alone", [2], [3]),
@@ -192,3 +191,32 @@ def test_any_figure_can_be_drawn(tmp_path):
     written = draw(Figure("all", "", [panel] * 4, columns=3), tmp_path)
     assert [p.name for p in written] == ["all.png", "all.svg"]
     assert all(p.stat().st_size > 10_000 for p in written)
+
+
+def test_names_of_crowded_points_cover_nothing(tmp_path, monkeypatch):
+    """Neither each other, nor a mark, nor the edge; not even where names outside take room."""
+    import matplotlib.pyplot as plt
+
+    kept = []
+    monkeypatch.setattr(plt, "close", kept.append)
+    rng = np.random.default_rng(0)
+    x, y = 10 ** rng.uniform(2, 4, (2, 14))
+    points = [
+        Curve(f"a name of point {i}", [a], [b], look="points", like="all")
+        for i, (a, b) in enumerate(zip(x, y, strict=True))
+    ]
+    line = Curve("a long name to the right of the axes", [100, 10000], [100, 10000])
+    draw(Figure("map", "", [Panel("x", "y", [*points, line], log="xy")]), tmp_path)
+    (figure,) = kept
+    monkeypatch.undo()
+    (axes,) = figure.axes
+    figure.canvas.draw()
+    names = [t for t in axes.texts if t.get_text().startswith("a name")]
+    boxes = [t.get_window_extent().padded(-1) for t in names]
+    marks = axes.transData.transform(np.stack([x, y], axis=1))
+    plt.close(figure)
+    assert len(boxes) == 14
+    for i, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:i])
+        assert not any(box.contains(*mark) for mark in marks)
+        assert box.x1 <= figure.bbox.x1
