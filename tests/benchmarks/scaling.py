@@ -21,12 +21,12 @@ def run(quick: bool) -> tuple[list[Row], list[str]]:
     linear, softmax = "gated_delta", "softmax_attention"
     # Rule, what grows, its sizes, (trials, steps, d) for each, and the exponent of theory.
     grows = [
-        (linear, "steps", (2048, 4096, 8192, 16384), lambda n: (8, n, 64), 1),
+        (linear, "steps", (4096, 8192, 16384, 32768), lambda n: (8, n, 64), 1),
         (linear, "trials", (16, 32, 64, 128), lambda n: (n, 1024, 64), 1),
         # Below 128 the reading of a token, linear in d, still shows beside its d^2.
         (linear, "d", (128, 256, 512, 1024), lambda n: (8, 512, n), 2),
         # Below, what a step costs besides its reads of the cache still shows.
-        (softmax, "steps", (4096, 8192, 16384), lambda n: (1, n, 64), 2),
+        (softmax, "steps", (8192, 16384, 32768), lambda n: (1, n, 64), 2),
     ]
     rows = []
     for rule, what, sizes, shape, theory in grows:
