@@ -16,6 +16,7 @@ STUDIES = (
     "momentum",
     "prefix",
     "rebinding",
+    "spectrum",
     "tracking",
     "widths",
 )
