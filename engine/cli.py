@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import warnings
 from typing import Any
 
 import typer
 
-from engine.commands import ingest, plugins, replay, report, run, show, stream, tune
+from engine.commands import completions, ingest, plugins, replay, report, run, show, stream, tune
 from engine.errors import DroppedWarning, InputError, PluginWarning, RunError
 
 app = typer.Typer(
@@ -25,10 +26,19 @@ COMMANDS = (
     tune.tune,
     show.show,
     report.report,
+    completions.completions,
 )
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(plugins.app, name="plugins")
+
+
+# Typer's own errors: it has moved the library that they come from into itself.
+_UsageError: Any = typer.BadParameter.__base__
+_WORDS = {
+    r"Input should be a valid integer.*": "must be a whole number",
+    r"Input should be a valid number.*": "must be a number",
+}
 
 
 def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -36,6 +46,19 @@ def _warn(message: Warning | str, category: type[Warning], *where: Any, **more: 
         "" if issubclass(category, (DroppedWarning, PluginWarning)) else f" ({category.__name__})"
     )
     print(f"warning: {message}{place}", file=sys.stderr)
+
+
+def _refuse(error: Any) -> int:
+    """Say what is wrong with a command line; without arguments, print the help."""
+    command = error.ctx.command_path if error.ctx else "engine"
+    text = str(error.format_message()).replace("Value error, ", "").rstrip(".")
+    if error.ctx and text == error.ctx.get_help().rstrip("."):
+        print(text)
+        return 2
+    for wrong, said in _WORDS.items():
+        text = re.sub(wrong, said, text)
+    print(f"error: {text}; see {command} --help", file=sys.stderr)
+    return 2
 
 
 def main() -> None:
@@ -48,7 +71,9 @@ def main() -> None:
         if isinstance(file, io.TextIOWrapper):  # a letter that it has no code for ends no run
             file.reconfigure(errors="backslashreplace")
     try:
-        app()
+        raise SystemExit(app(prog_name="engine", standalone_mode=False))
+    except _UsageError as error:
+        raise SystemExit(_refuse(error)) from None
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

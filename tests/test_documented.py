@@ -87,7 +87,7 @@ def test_a_command_its_arguments_and_its_options_are_described(name):
     command = COMMANDS[name]
     assert command.help and command.help.endswith(".")
     assert [p.opts for p in command.params if not p.help] == [], "no help text"
-    assert re.search(rf"[`\n]{name}\b", README), f"README shows no call of {name!r}"
+    assert re.search(rf"[`(\n]{name}\b", README), f"README shows no call of {name!r}"
 
 
 def test_every_variable_of_the_environment_is_named():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engine.commands import completing
 from engine.commands.options import AsJson, Assign, PluginsDir, assignment, use_plugins
 from engine.errors import InputError, nearest
 from engine.printing import print_json, table
@@ -75,7 +76,12 @@ def _compare(infos: list[PluginInfo], as_json: bool) -> None:
 
 @app.command("check")
 def check(
-    name: Annotated[str, typer.Argument(help="A solver, generator, view or report.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A solver, generator, view or report.", autocompletion=completing.plugins
+        ),
+    ],
     assign: Assign = None,
     plugins_dir: PluginsDir = None,
 ) -> None:

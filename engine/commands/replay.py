@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engine.commands import completing
 from engine.commands.options import AsJson, Assign, PluginsDir, assignment, use_plugins
 from engine.commands.run import free, record
 from engine.errors import InputError
@@ -23,6 +24,7 @@ def replay(
         typer.Option(
             "--solver",
             metavar="NAME",
+            autocompletion=completing.solvers,
             help="A label of the run, or a registered solver; repeat it.",
         ),
     ] = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engine.commands import completing
 from engine.commands.options import (
     AsJson,
     Assign,
@@ -31,7 +32,11 @@ if TYPE_CHECKING:
 
 def run(
     scenario: Annotated[
-        str, typer.Argument(help="A TOML file, or the name of a shipped scenario.")
+        str,
+        typer.Argument(
+            help="A TOML file, or the name of a shipped scenario.",
+            autocompletion=completing.scenarios,
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -40,9 +45,15 @@ def run(
     assign: Assign = None,
     seed: Annotated[int | None, typer.Option(help="Override the seed.")] = None,
     trials: Annotated[int | None, typer.Option(help="Override the number of trials.")] = None,
-    backend: Annotated[str | None, typer.Option(help="numpy or cupy.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="numpy or cupy.", autocompletion=completing.backends)
+    ] = None,
     on_error: Annotated[
-        str | None, typer.Option(help="stop, or drop: go on without a solver that fails.")
+        str | None,
+        typer.Option(
+            help="stop, or drop: go on without a solver that fails.",
+            autocompletion=completing.on_error,
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
     resume: Annotated[

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from engine.commands import completing
 from engine.commands.options import Assign, PluginsDir, assignment, use_plugins
 from engine.errors import InputError, nearest, whole
 from engine.printing import pipe, progress
@@ -29,6 +30,7 @@ def stream(
         typer.Argument(
             help="A TOML file, the name of a shipped scenario, or - for pairs as JSON lines on "
             "standard input.",
+            autocompletion=completing.scenarios,
         ),
     ] = "",
     every: Annotated[int, typer.Option(help="Steps per line.")] = 1,
@@ -37,6 +39,7 @@ def stream(
         list[str] | None,
         typer.Option(
             metavar="NAME[:LABEL]",
+            autocompletion=completing.solvers,
             help="With -, a solver, may be repeated; else a label of the scenario to keep.",
         ),
     ] = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engine.commands import completing
 from engine.commands.options import AsJson, Assign, PluginsDir, assignment, use_plugins
 from engine.errors import InputError
 from engine.printing import pipe, print_json, table
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 def tune(
     scenario: Annotated[
-        str, typer.Argument(help="A TOML file, or the name of a shipped scenario.")
+        str,
+        typer.Argument(
+            help="A TOML file, or the name of a shipped scenario.",
+            autocompletion=completing.scenarios,
+        ),
     ],
     out: Annotated[
         Path | None,
