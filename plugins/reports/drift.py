@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -142,7 +143,7 @@ class Tracking(Report):
         found.append(_spread("sd from stream to stream, uniform_ls", seen, UNIFORM_SD))
         square = errors(walk.run, "uniform_ls") ** 2
         t = np.arange(1, len(square) + 1)
-        rho = laws.sphere_correlation(D, STEP)
+        rho = _rho()
         late = estimate(square[-500:].mean(axis=0))
         law = float(laws.mean_map_error(rho, t[-500:]).mean())
         found.append(Claim(
@@ -195,7 +196,7 @@ class Tracking(Report):
     def figures(self, run: xr.DataTree) -> Sequence[Figure]:
         """Return errors under their laws, what they are made of, and the choice of a step size."""
         walk, switch, *_ = every = list(parts(run))
-        rho = laws.sphere_correlation(D, STEP)
+        rho = _rho()
         steps = walk.run["stream"].sizes["step"]
         way = {
             label: laws.sphere_walk_errors(g, D, rho, NOISE, steps) for label, g in GAINS.items()
@@ -233,6 +234,11 @@ PARTS = (
 )
 
 
+@cache
+def _rho() -> float:
+    return laws.sphere_correlation(D, STEP)
+
+
 def _table(run: xr.DataTree) -> Table:
     rows, longest = [], min(60, run["stream"].sizes["step"] // 2)
     for label in labels(run):
@@ -262,7 +268,7 @@ def _switch_law(gain: Gain, steps: int) -> np.ndarray:
 def _prediction_law(gain: Gain) -> float:
     """Return E|v - s.k|^2 before a write: |s - w|^2 is then (MSD - s^2 n0)/(1 - 2 m1 + m2)."""
     m1, m2, n0 = laws.moments(gain, D)
-    after = laws.sphere_walk_error(gain, D, laws.sphere_correlation(D, STEP), NOISE)
+    after = laws.sphere_walk_error(gain, D, _rho(), NOISE)
     return float((after - NOISE**2 * n0) / (1 - 2 * m1 + m2) / D + NOISE**2)
 
 

