@@ -73,6 +73,13 @@ class Probe(BaseModel):
                 setattr(self, names[0], default)
         return self
 
+    def up_to(self, length: int) -> Probe | None:
+        """Return what can be asked of a stream that was cut short; None if that is nothing."""
+        steps = [step for step in self.steps or () if step <= length]
+        if self.steps is None or steps == self.steps:
+            return self
+        return self.model_copy(update={"steps": steps}) if steps else None
+
     def beside(self, folder: Path) -> Probe:
         """Return it with a path as this process finds it: relative to the scenario, if there."""
         if not isinstance(self.queries, str):

@@ -71,6 +71,9 @@ def prepare(
     made = restored(path, attrs, solvers, overrides)
     source = RunStream(path)
     made.resolved["stream"] = {**made.resolved["stream"], "steps": source.steps}
+    asked = {n: probe.up_to(source.steps or 0) for n, probe in made.table.probes.items()}
+    made.table.probes = {n: probe for n, probe in asked.items() if probe}
+    made.resolved["probes"] = {n: p.model_dump() for n, p in made.table.probes.items()}
     parent = {
         "path": str(path.resolve()),
         "stream_sha256": root["stream"].attrs.get("sha256"),

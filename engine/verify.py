@@ -141,6 +141,8 @@ class Against:
             return
         array, rows = self._root[path], np.asarray(rows)
         stored = np.asarray(array[start : start + len(rows)] if variable.shape else array[...])
+        if variable.dims[:1] == ("probe_step",):  # a run that was cut had room for more queries
+            stored = stored[tuple(map(slice, rows.shape))]
         comparison, label = self._comparisons[path], _label(path)
         at = comparison.first(np.atleast_1d(stored), np.atleast_1d(rows))
         self._found.compared += rows.size

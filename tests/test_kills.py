@@ -1,5 +1,6 @@
 """SIGKILL at random moments: every store opens, is a prefix of the whole run, and becomes it."""
 
+import json
 import multiprocessing
 import random
 import shutil
@@ -60,23 +61,26 @@ def context():
     return context
 
 
-def killed(context, scenario, path, after, resume=False):
-    """Kill a run this many seconds after it began to write, if it is still there."""
+def killed(context, scenario, path, chance, resume=False):
+    """Kill a run at some moment: most often between two marks, sometimes as it begins."""
     process = context.Process(target=written, args=(scenario, path, resume))
     process.start()
     while process.is_alive() and not path.exists():
         time.sleep(0.0005)
-    process.join(after)
+    mark = chance.uniform(-0.15, 1) * 700
+    while process.is_alive() and mark > 0 and committed(path) < mark:
+        time.sleep(0.0005)
+    process.join(chance.uniform(0, 0.02 if mark > 0 else 0.1))
     process.kill()
     process.join()
 
 
-def whole_run(context, scenario, path):
-    """Return what nobody disturbs, and the seconds that writing it takes."""
-    killed(context, scenario, path.with_suffix(".first"), 60)  # kernels are compiled
-    began = time.perf_counter()
-    killed(context, scenario, path, 60)
-    return flat(engine.open(path)), time.perf_counter() - began
+def committed(path):
+    """Return the mark of a live store, read as any program may."""
+    try:
+        return json.loads(path.joinpath("zarr.json").read_text())["attributes"]["committed"]
+    except FileNotFoundError:
+        return 0
 
 
 def opens_as_prefix(path, whole):
@@ -101,15 +105,15 @@ def opens_as_prefix(path, whole):
 def survives(record, kills, context, tmp_path):
     """Kill so many runs; of every second one the resume is killed too."""
     scenario = {**SEVERAL, "record": record}
-    whole, seconds = whole_run(context, scenario, tmp_path / "whole.zarr")
+    whole = flat(engine.run(scenario, tmp_path / "whole.zarr"))
     assert whole["solvers/softmax/output"][1].shape == (700, 2, 4)
     chance, marks = random.Random(str(record)), []
     for kill in range(kills):
         path = tmp_path / f"{kill}.zarr"
-        killed(context, scenario, path, chance.uniform(0, seconds))
+        killed(context, scenario, path, chance)
         marks.append(opens_as_prefix(path, whole))
         if kill % 2:
-            killed(context, scenario, path, chance.uniform(0, seconds), resume=True)
+            killed(context, scenario, path, chance, resume=True)
             opens_as_prefix(path, whole)
         assert_same(flat(engine.run(scenario, path, resume=True)), whole)
         assert engine.open(path).attrs["status"] == "complete" and not integrity.check(path)
@@ -138,7 +142,7 @@ def test_the_command_line_resumes_too(record, context, tmp_path):
     path = tmp_path / "run.zarr"
     while not path.exists() or engine.open(path).attrs["status"] == "complete":
         shutil.rmtree(path, ignore_errors=True)
-        killed(context, scenario, path, 0.2)
+        killed(context, scenario, path, random.Random(1))
     done = subprocess.run(
         [ENGINE, "run", scenario, "-o", str(path), "--resume"], capture_output=True, text=True
     )
