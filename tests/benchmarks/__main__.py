@@ -23,6 +23,7 @@ GROUPS = (
     "analysis",
     "scaling",
     "startup",
+    "streaming",
 )
 RESULTS = Path(__file__).with_name("RESULTS.md")
 INTRODUCTION = """\
