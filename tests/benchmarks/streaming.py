@@ -47,7 +47,7 @@ except SystemExit as stop:
 
 
 def piped(pairs: int) -> tuple[float, float, float]:
-    """Return seconds, the engine's peak MB and its seconds of CPU, of producer | engine stream - | consumer."""
+    """Return seconds of producer | engine stream - | consumer, the engine's peak MB and CPU."""
     out = {"stdout": subprocess.PIPE, "text": True}
     began = time.perf_counter()
     producer = subprocess.Popen(
@@ -75,7 +75,8 @@ def pipe(quick: bool) -> list[Row]:
     rate, growth = pairs / large[0], large[1] / small[1]
     what = f"a producer into engine stream - into a consumer, {pairs:,} pairs, delta, d = 16"
     return [
-        Row(what, "", f"{rate:,.0f} pairs/s", f"{seconds(large[0])}, of CPU {seconds(large[2])}", "", "at least 20,000 pairs/s", rate >= 20_000),
+        Row(what, "", f"{rate:,.0f} pairs/s", f"{seconds(large[0])}, CPU {seconds(large[2])}", "",
+            "at least 20,000 pairs/s", rate >= 20_000),
         Row(f"peak memory: {what}", f"{pairs // 10:,} pairs", f"{growth:.3f}",
             f"{large[1]:.0f} MB", f"{small[1]:.0f} MB", "at most 1.05", growth <= 1.05),
     ]  # fmt: skip
