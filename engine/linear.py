@@ -116,8 +116,9 @@ class LinearRule:
 
     coefficient_methods: ClassVar[tuple[str, ...]] = ("token", "read")
 
-    def token(self, k: Array, v: Array, **coefficients: Array) -> Token:
-        """Return the coefficients of the recurrence for one step."""
+    # Typed as open as Python allows: a type checker then takes any rule's own keywords.
+    def token(self, *pair: Any, **coefficients: Any) -> Token:
+        """Return the coefficients of the recurrence for one step, from k and v."""
         raise TypeError(f"{type(self).__name__} must define token(self, k, v, *, ...)")
 
     def init(self, space: Space) -> Any:

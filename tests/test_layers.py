@@ -28,7 +28,7 @@ LAYERS = (
         "trajectory", "xarray_backend", "rerun", "verify", "integrity", "overview", "contents",
         "parts",
     },
-    {"figures", "publishing", "printing", "commands", "cli", "testing"},
+    {"figures", "publishing", "printing", "commands", "cli", "testing", "templates", "authoring"},
 )  # fmt: skip
 LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 # A function of the API that stores needs the store; it loads it when it is called.

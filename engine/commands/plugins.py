@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +17,8 @@ from engine.printing import print_json, table
 
 if TYPE_CHECKING:
     from engine.registry import PluginInfo
+
+Kind = Literal["solver", "linear-solver", "generator", "view"]
 
 app = typer.Typer(
     help="What solvers, generators, views and reports there are.", no_args_is_help=True
@@ -112,3 +117,40 @@ def check(
         table(f"{kind} {name}", ["check", "result", ""], rows)
         failed |= any(o.result == "failed" for o in outcomes)
     raise typer.Exit(int(failed))
+
+
+@app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="Its name: lower-case letters, digits, _.")],
+    kind: Annotated[Kind, typer.Option(help="What it is to be.")] = "solver",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Folder to write into [default: NAME; with --single-file the folder of plugins, "
+            "else this one].",
+        ),
+    ] = None,
+    single_file: Annotated[
+        bool,
+        typer.Option("--single-file", help="One file for --plugins-dir instead of a package."),
+    ] = False,
+    plugins_dir: PluginsDir = None,
+) -> None:
+    """Write a plugin to start from, which works and passes its own tests."""
+    use_plugins(plugins_dir)
+    from engine import authoring
+
+    if single_file:
+        folder = out or Path(os.environ.get("ENGINE_PLUGINS_DIR") or ".")
+        written = authoring.write(folder, {f"{name}.py": authoring.module(name, kind)})
+    else:
+        folder = out or Path(name)
+        written = authoring.write(folder, authoring.package(name, kind))
+    for path in written:
+        print(f"wrote {path}")
+    print(f"check it:   engine plugins check {name} --plugins-dir {shlex.quote(str(folder))}")
+    if not single_file:
+        print(f"install it: pip install -e {shlex.quote(str(folder) + '[test]')}")

@@ -1,0 +1,1 @@
+"""What `engine plugins new` starts a plugin from: whole plugins, and their tests, run by ours."""
