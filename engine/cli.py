@@ -11,7 +11,14 @@ from typing import Any
 import typer
 
 from engine.commands import completions, ingest, plugins, replay, report, run, show, stream, tune
-from engine.errors import DroppedWarning, InputError, PluginWarning, RunError
+from engine.errors import (
+    DroppedWarning,
+    InputError,
+    PluginWarning,
+    ReplayWarning,
+    RunError,
+    StabilityWarning,
+)
 
 app = typer.Typer(
     help="Stream key-value pairs through test-time regression solvers and record every state.",
@@ -74,10 +81,10 @@ def main() -> None:
         raise SystemExit(app(prog_name="engine", standalone_mode=False))
     except _UsageError as error:
         raise SystemExit(_refuse(error)) from None
-    except InputError as error:
+    except (InputError, PluginWarning) as error:  # a warning, where the user makes them errors
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except (RunError, OSError) as error:
+    except (RunError, OSError, DroppedWarning, ReplayWarning, StabilityWarning) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
