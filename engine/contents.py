@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from engine.guard import REDRAWN
 from engine.store import group, open
 
 
@@ -23,7 +24,7 @@ def describe(path: str | Path) -> dict[str, Any]:
             full = f"{node.path}/{name}".lstrip("/")
             variables[full] = {
                 "dims": dims, "dtype": str(x.dtype), "bytes": int(x.nbytes),
-                "stored": full in root,
+                "stored": full in root and REDRAWN not in root[full].attrs,
             }  # fmt: skip
     attrs, resolved = tree.attrs, tree.attrs["scenario"]["resolved"]
     if "parts" in attrs:

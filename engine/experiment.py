@@ -206,14 +206,16 @@ def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
     check_free(path, force)
     check_not_read(plan, path)
     variables = list(layout(plan.source, plan.tracks, plan.scenario.table.states))
+    redraws = plan.scenario.table.redraws and plan.parent is None
     with at(f"{plan.scenario.where}: stream.steps"):
-        _check_room(path, steps, math.ceil(sum(v.row_bytes / v.every for v in variables)))
+        kept = [v for v in variables if not (redraws and v.group == "stream")]
+        _check_room(path, steps, math.ceil(sum(v.row_bytes / v.every for v in kept)))
     if plan.scenario.seal:
         plan.scenario.seal.record(path)
     sink = None
     try:
         with uninterrupted():
-            sink = ZarrSink(path, shard_steps(variables, steps), force)
+            sink = ZarrSink(path, shard_steps(variables, steps), force, redraws)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
     except KeyboardInterrupt:

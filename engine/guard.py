@@ -24,8 +24,10 @@ from engine.shards import CHECKSUM, EMPTY, index_bytes, is_whole
 FORMAT = 2
 """1 had neither checksums of metadata nor, around what is compressed, of chunks."""
 SEAL = "metadata_sha256"
+REDRAWN = "redrawn"
 COPIES = "consolidated_metadata"
 CHUNK = re.compile(r"(?P<name>.+)/c(?P<at>(/[0-9]+)*)")
+WRONG = "its checksum is wrong"
 BELOW = "its shard's index says that it was never written"
 
 
@@ -45,6 +47,8 @@ class Kept:
         Whether its files have an index; whether its chunks end with a CRC-32C.
     size : int
         Bytes per chunk of a shard, its checksum included; 0 without shards.
+    redrawn : bool
+        Whether its chunks are not stored, only their checksums: see `engine.redrawn`.
     """
 
     dim: str
@@ -54,6 +58,7 @@ class Kept:
     sharded: bool
     summed: bool
     size: int
+    redrawn: bool = False
 
     def span(self, file: int, place: int = 0, chunks: int = 1) -> tuple[int, int] | None:
         """Return the first and last row that must be there in some chunks of a file, if any."""
@@ -118,6 +123,18 @@ class Guard:
                 "is damaged"
             )
 
+    def redrawn(self, key: str) -> tuple[str, tuple[int, int], int] | None:
+        """Return which variable of a stream to draw, first and last step, and steps per chunk.
+
+        None if what is under the key is stored, or behind the mark.
+        """
+        found = CHUNK.fullmatch(key)
+        kept = self.kept(found["name"]) if found else None
+        if not found or not kept or not kept.redrawn:
+            return None
+        span = kept.span(int(found["at"].split("/")[1]))
+        return span and (found["name"].rpartition("/")[2], span, kept.chunk)
+
     def kept(self, name: str) -> Kept:
         """Return how an array lies in its files."""
         if name not in self._kept:
@@ -144,7 +161,8 @@ class Guard:
             if sharded:  # by `engine.shards`, so plain bytes
                 size = math.prod(chunk) * np.dtype(node["data_type"]).itemsize + CHECKSUM
             first = int(chunk[0]) if chunk else 1
-            return Kept(dim, first, count, rows, sharded, summed, size)
+            redrawn = REDRAWN in node["attributes"]
+            return Kept(dim, first, count, rows, sharded, summed, size, redrawn)
         except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
             raise DamageError(
                 f"{self.path}: {name}/zarr.json is not what was written: "
@@ -187,7 +205,8 @@ def faults(kept: Kept, file: int, data: Any, start: int | None = None) -> Iterat
         size = kept.size or len(data)
         for i in range(-(-len(data) // size) if kept.summed else 0):  # of a shard, maybe several
             if not is_whole(data[i * size : (i + 1) * size]):
-                yield Fault(kept.span(file, place + i), "its checksum is wrong")
+                why = "what is drawn now is not what was drawn" if kept.redrawn else WRONG
+                yield Fault(kept.span(file, place + i), why)
         return
     index = data[: index_bytes(kept.count)]
     if not is_whole(index):
@@ -202,7 +221,7 @@ def faults(kept: Kept, file: int, data: Any, start: int | None = None) -> Iterat
         if at == EMPTY:
             yield Fault(span, BELOW)
         elif start is None and kept.summed and not is_whole(data[at : at + size]):
-            yield Fault(span, "its checksum is wrong")
+            yield Fault(span, WRONG)
 
 
 def written(kept: Kept, file: int, data: Any) -> int:

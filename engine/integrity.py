@@ -153,7 +153,8 @@ def _chunks(guard: Guard, name: str, array: Any, known: set[str]) -> Iterator[Da
         except Exception as error:  # zarr, its codecs and the disk raise many kinds
             raw = guard.path / file
             data = np.fromfile(raw, np.uint8) if raw.is_file() else None
-            told = [*faults(kept, i, data)] or [Fault(span, f"{type(error).__name__}: {error}")]
+            told = [] if kept.redrawn and data is not None else [*faults(kept, i, data)]
+            told = told or [Fault(span, f"{type(error).__name__}: {error}")]
             for fault in told:
                 what = "damaged" if data is not None and fault.why != BELOW else "missing"
                 yield Damage(what, name, fault.rows, kept.dim, fault.why)

@@ -30,11 +30,14 @@ class Keyframes(BaseModel):
     ----------
     keyframes : int
         Writes from one kept state to the next.
+    stream : bool
+        False: the stream is not stored, but drawn again from its seed when it is read.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     keyframes: Annotated[int, Field(gt=0)]
+    stream: bool = True
 
 
 def _is_table(value: Any) -> str:
@@ -105,6 +108,11 @@ class Table(BaseModel):
     def keyframes(self) -> int:
         """Steps between keyframes; 0 if none are kept."""
         return self.record.keyframes if isinstance(self.record, Keyframes) else 0
+
+    @property
+    def redraws(self) -> bool:
+        """Whether the stream is drawn again when it is read."""
+        return isinstance(self.record, Keyframes) and not self.record.stream
 
 
 @dataclass(frozen=True)
@@ -306,6 +314,8 @@ def resolve(
     for label, options in table.solvers.items():
         entries[label], solvers[label] = building.entry(label, options)
     top = table.model_dump(exclude={"stream", "solvers"})
+    if table.keyframes and not table.redraws:
+        del top["record"]["stream"]  # what every run did, before there was a choice
     resolved = {**top, "stream": stream, "solvers": solvers}
     return Scenario(name, where, text, table, generator, steps, entries, resolved)
 

@@ -11,6 +11,7 @@ Source: Zarr v3 specification, codecs `sharding_indexed` (ZEP 2), `bytes` and `c
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,12 @@ CHECKSUM = 4
 def chunks_per_shard(chunk_bytes: int, chunks: int) -> int:
     """Return how many chunks to put into one file: about 64 MiB, and no more than there will be."""
     return max(1, min(SHARD_BYTES // max(chunk_bytes, 1), MOST_CHUNKS, chunks))
+
+
+def divisor(rows: int, wanted: int) -> int:
+    """Return the divisor of `rows` nearest in size to `wanted`: a write is of whole chunks."""
+    every = (d for d in range(1, rows + 1) if rows % d == 0)
+    return min(every, key=lambda d: abs(math.log(d / min(wanted, rows))))
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class Shards:
         with path.open("r+b", buffering=0) as file:
             file.seek(header + place * size)
             _write_all(file, body)
-            _write_all(file, _checksum(body))
+            _write_all(file, checksum(body))
             file.seek(0)
             _write_all(file, self._index(place + 1, header, size))
 
@@ -87,10 +94,11 @@ class Shards:
         index[:known, 0] = header + size * np.arange(known)
         index[:known, 1] = size
         text = index.tobytes()
-        return text + _checksum(text)
+        return text + checksum(text)
 
 
-def _checksum(data: bytes | np.ndarray) -> bytes:
+def checksum(data: bytes | np.ndarray) -> bytes:
+    """Return the CRC-32C that ends a chunk, or an index."""
     return int(google_crc32c.value(data)).to_bytes(CHECKSUM, "little")
 
 
@@ -102,7 +110,7 @@ def index_bytes(count: int) -> int:
 def is_whole(data: np.ndarray) -> bool:
     """Return whether bytes end with their CRC-32C: those of a chunk, or of an index."""
     body = np.ascontiguousarray(data[:-CHECKSUM])
-    return len(data) >= CHECKSUM and _checksum(body) == data[-CHECKSUM:].tobytes()
+    return len(data) >= CHECKSUM and checksum(body) == data[-CHECKSUM:].tobytes()
 
 
 def _write_all(file: Any, data: Any) -> None:

@@ -165,7 +165,7 @@ class GeneratorSource:
         draws = Draws(seed, self.trials)
         state = self._start(draws)
         self.sample: Mapping[str, np.ndarray] = {}
-        state, self.sample = self._draw(state, draws, range(0))
+        state, self.sample = self.draw(state, draws, range(0))
         declared = {**STANDARD, **generator.dims}
         self.dims: dict[str, tuple[str, ...]] = {
             n: tuple(declared.get(n, "").split()) for n in self.sample
@@ -195,7 +195,13 @@ class GeneratorSource:
                 f"generator {name} failed at its start: {type(error).__name__}: {error}"
             ) from error
 
-    def _draw(self, state: Any, draws: Draws, steps: range) -> tuple[Any, dict[str, np.ndarray]]:
+    def begin(self) -> tuple[Any, Draws]:
+        """Return the generator's state before the first step, and what it draws from."""
+        draws = Draws(self._seed, self.trials)
+        return self._start(draws), draws
+
+    def draw(self, state: Any, draws: Draws, steps: range) -> tuple[Any, dict[str, np.ndarray]]:
+        """Draw the next steps."""
         try:
             return self._generator.draw(state, draws, steps)
         except (Exception, SystemExit) as error:  # a generator may raise anything, an exit too
@@ -239,7 +245,7 @@ class GeneratorSource:
         while self.steps is None or start < self.steps:
             stop = start + (size if isinstance(size, int) else size())
             stop = stop if self.steps is None else min(stop, self.steps)
-            state, arrays = self._draw(state, draws, range(start, stop))
+            state, arrays = self.draw(state, draws, range(start, stop))
             self._check(arrays, stop - start, type(self._generator).__name__.lower())
             yield Tokens(start, arrays)
             start = stop

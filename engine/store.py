@@ -21,10 +21,11 @@ from zarr.storage import LocalStore
 
 from engine.cut import laid_out, shown, strangers_ignored, unfinished
 from engine.errors import DamageError, InputError
-from engine.guard import FORMAT, SEAL, Guard, followed, is_store, readable, seal
+from engine.guard import FORMAT, REDRAWN, SEAL, Guard, followed, is_store, readable, seal
 from engine.lock import Lock, check_free, claim, is_unused
 from engine.recorder import Variable
-from engine.shards import Shards, chunks_per_shard, replace
+from engine.redrawn import CHUNK_STEPS, Checks, Redrawn
+from engine.shards import CHECKSUM, Shards, chunks_per_shard, divisor, replace
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -43,6 +44,8 @@ class ZarrSink:
         Steps per write: whole chunks of every variable with a step axis.
     force : bool
         Replace a store that is there. Anything else that is there is left alone.
+    redraws : bool
+        Of a stream, store only what tells whether it is drawn again as it was.
 
     Raises
     ------
@@ -50,12 +53,13 @@ class ZarrSink:
         If the path is taken.
     """
 
-    def __init__(self, path: Path, shard: int, force: bool = False) -> None:
+    def __init__(self, path: Path, shard: int, force: bool = False, redraws: bool = False) -> None:
         self._root: zarr.Group
+        self._redraws = redraws
         self._path, self._root, self._lock = create(path, {"shard": shard}, force)
         self.shard = shard
         self._arrays: dict[str, Any] = {}
-        self._shards: dict[str, Shards] = {}
+        self._shards: dict[str, Shards | Checks] = {}
 
     @classmethod
     def reopen(cls, path: Path) -> ZarrSink:
@@ -64,6 +68,7 @@ class ZarrSink:
         made._path, made._lock = path.resolve(), claim(path)
         made._root = zarr.open_group(str(made._path), mode="r+", use_consolidated=False)
         made.shard, made._arrays, made._shards = int(made.attrs["shard"]), {}, {}
+        made._redraws = False  # what is there says so itself
         return made
 
     @property
@@ -80,6 +85,9 @@ class ZarrSink:
         self._arrays[variable.path] = found.with_config({"write_empty_chunks": True})
         if variable.advances:
             rest, chunk = found.chunks[1:], found.chunks[0]
+            if REDRAWN in found.attrs:
+                self._shards[variable.path] = Checks(self._path / name, chunk, rest, variable.dtype)
+                return True
             self._shards[variable.path] = Shards(
                 self._path / name, chunk, found.shards[0] // chunk, rest, variable.dtype,
                 found.fill_value,
@@ -91,6 +99,8 @@ class ZarrSink:
         array = self._arrays.get(path)
         if array is None or not self._is_there(path, array, start, len(like) if like.shape else 0):
             return None
+        if isinstance(files := self._shards.get(path), Checks):
+            return files.like(start, like)
         stored = array[...] if not array.shape else array[start : start + len(like)]
         return np.asarray(stored)
 
@@ -129,17 +139,23 @@ class ZarrSink:
         elif variable.dims[:1] == ("probe_step",):  # written row by row
             rows = 1
         fits = max(1, CHUNK_BYTES // row)
-        chunk = _divisor(rows, fits) if variable.advances else min(rows, 2 ** int(math.log2(fits)))
+        chunk = divisor(rows, fits) if variable.advances else min(rows, 2 ** int(math.log2(fits)))
         rest = tuple(max(n, 1) for n in variable.shape[1:])
         # Rows that were never written must not look like numbers.
         floating = variable.dtype.kind == "f"
         fill = float("nan") if floating else variable.fill
         shards: Any = None
-        if variable.advances:
+        attrs = dict(variable.attrs)
+        if variable.advances and variable.group == "stream" and self._redraws:
+            chunk = divisor(rows, min(fits, CHUNK_STEPS))
+            attrs[REDRAWN] = "drawn again when it is read; a chunk's file holds its checksum"
+            self._shards[variable.path] = Checks(self._path / name, chunk, rest, variable.dtype)
+        elif variable.advances:
             count = chunks_per_shard(chunk * row, -(-variable.shape[0] // chunk))
             folder = self._path / name
             self._shards[variable.path] = Shards(folder, chunk, count, rest, variable.dtype, fill)
             shards = {"shape": (chunk * count, *rest), "index_location": "start"}
+        own = variable.path in self._shards
         self._arrays[variable.path] = self._root.create_array(
             name,
             shape=variable.shape,
@@ -147,10 +163,10 @@ class ZarrSink:
             chunks=(chunk, *rest) if variable.shape else (),
             shards=shards,
             # Trajectories do not compress; facts may. zstd's own checksum leaves its header out.
-            compressors=[*([] if floating or shards else [ZstdCodec(level=1)]), Crc32cCodec()],
+            compressors=[*([] if floating or own else [ZstdCodec(level=1)]), Crc32cCodec()],
             fill_value=fill,
             dimension_names=variable.dims,
-            attributes=dict(variable.attrs),
+            attributes=attrs,
             config={"write_empty_chunks": True},
         )
 
@@ -231,22 +247,21 @@ def text(metadata: GroupMetadata) -> bytes:
     return bytes(found.to_bytes())
 
 
-def _divisor(rows: int, wanted: int) -> int:
-    """Return the divisor of `rows` nearest in size to `wanted`: a write is of whole chunks."""
-    every = (d for d in range(1, rows + 1) if rows % d == 0)
-    return min(every, key=lambda d: abs(math.log(d / min(wanted, rows))))
-
-
 class Guarded(LocalStore):
     """A store on disk in which damage is an error, never fill values: see `engine.guard`."""
 
     def __init__(self, root: Path, *, read_only: bool = True) -> None:
         super().__init__(root, read_only=read_only)
         self.guard = Guard(Path(root))
+        self._stream = Redrawn(self.guard.path, self.guard.attrs)
 
     async def get(self, key: str, prototype: Any = None, byte_range: Any = None) -> Any:
         """Return the bytes under a key, if they are those that were written."""
         got = await super().get(key, prototype, byte_range)
+        place = self.guard.redrawn(key)
+        if got is not None and place and len(got) == CHECKSUM:
+            buffer = (prototype or default_buffer_prototype()).buffer
+            got = buffer.from_bytes(self._stream.chunk(*place) + got.to_bytes())
         data = None if got is None else got.as_numpy_array()
         self.guard.check(key, data, getattr(byte_range, "start", None))
         return got

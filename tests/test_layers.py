@@ -24,7 +24,8 @@ LAYERS = (
         "lines", "schema",
     },
     {
-        "shards", "lock", "guard", "cut", "resume", "ingestion", "store", "summary", "recorded",
+        "shards", "lock", "guard", "redrawn", "cut", "resume", "ingestion", "store", "summary",
+        "recorded",
         "trajectory", "xarray_backend", "rerun", "verify", "integrity", "overview", "contents",
         "parts",
     },

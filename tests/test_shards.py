@@ -70,7 +70,7 @@ def test_a_chunk_that_was_not_entered_in_the_index_is_not_there(tmp_path, monkey
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("engine.shards._checksum", full)
+        patch.setattr("engine.shards.checksum", full)
         with pytest.raises(OSError, match="no space"):
             ours.write(CHUNK, rows[CHUNK : 2 * CHUNK])
     assert array[:CHUNK].tobytes() == rows[:CHUNK].tobytes() and np.isnan(array[CHUNK:]).all()
