@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine import store
-from engine.cut import unfinished
+from engine.cut import strangers_ignored, unfinished
 from engine.errors import DamageError, InputError
 from engine.guard import BELOW, COPIES, SEAL, Fault, Guard, faults, read_json, written
 from engine.shards import index_bytes, is_whole
@@ -70,12 +70,13 @@ def check(path: str | Path) -> list[Damage]:
     path = Path(path).expanduser()
     found = list(_metadata(path))
     try:
-        root = store.unsealed(path)
-        known = {"zarr.json", *(f"{name}/zarr.json" for name in _groups(root))}
-        if "parts" in root.attrs:
-            found += _parts(path, root, known)
-        else:
-            found += _contents(path, root, known)
+        with strangers_ignored():  # they are looked for below
+            root = store.unsealed(path)
+            known = {"zarr.json", *(f"{name}/zarr.json" for name in _groups(root))}
+            if "parts" in root.attrs:
+                found += _parts(path, root, known)
+            else:
+                found += _contents(path, root, known)
     except InputError as error:
         if not found:
             raise

@@ -118,8 +118,10 @@ class ZarrSink:
         writer = {"host": platform.node(), "process": os.getpid()}
         self._root.metadata.attributes.pop(SEAL, None)  # what it seals is about to change
         self._root.update_attributes({"status": "running", "committed": steps, "writer": writer})
-        for _, node in self._root["solvers"].groups():  # type: ignore[union-attr]
-            for name, array in list(node.arrays()):
+        with strangers_ignored():  # what a kill left half written
+            nodes = [(x, list(x.arrays())) for _, x in self._root["solvers"].groups()]  # type: ignore[union-attr]
+        for node, arrays in nodes:
+            for name, array in arrays:
                 dims = getattr(array.metadata, "dimension_names", None) or ()
                 if name == "diverged_at" or dims[:1] == ("row",):
                     del node[name]
@@ -229,7 +231,7 @@ def create(path: Path, attrs: Mapping[str, Any], force: bool) -> tuple[Path, Any
 
 def close(path: Path, store: Any, status: str) -> None:
     """Gather a store's metadata in its root, and put the status and the seal on them at once."""
-    with warnings.catch_warnings():
+    with strangers_ignored():  # what a kill left half written, and is being resumed
         # zarr warns that consolidated metadata is not part of the v3 specification; xarray reads
         # it, and warns when it is absent.
         warnings.filterwarnings("ignore", message="Consolidated metadata is currently not part")

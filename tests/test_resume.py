@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine import experiment, registry
+from engine import experiment, integrity, registry
 
 from .store_cases import SCENARIO, assert_same, flat, in_memory
 
@@ -198,3 +198,20 @@ def test_a_full_disk_says_what_is_stored_and_keeps_it(tmp_path, small_shards):
         want = whole[name][1][:48] if dims[:1] == ("step",) else whole[name][1]
         assert x.tobytes() == want.tobytes(), name
     assert_same(flat(engine.run(SCENARIO, path, resume=True)), whole)
+
+
+def test_what_was_being_put_in_place_when_a_run_was_killed_is_no_damage(
+    cut, tmp_path, small_shards, monkeypatch
+):
+    from engine import store
+
+    path = tmp_path / "run.zarr"
+    with monkeypatch.context() as patch:  # who is killed closes nothing
+        patch.setattr(store.ZarrSink, "close", lambda sink, status: sink.release())
+        cut(path, 48)
+    assert engine.open(path).attrs["status"] == "running"
+    for folder in ("", "stream", "solvers/rls/P"):
+        (path / folder / "zarr.json.partial").write_text('{"half')
+    assert not integrity.check(path)
+    assert engine.open(path).sizes["step"] == 48
+    assert_same(flat(engine.run(SCENARIO, path, resume=True)), in_memory())
