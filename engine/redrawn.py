@@ -90,6 +90,9 @@ class Redrawn:
         self._path, self._attrs, self._begun = path, attrs, False
         self._lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Redrawn, (self._path, self._attrs)
+
     def _begin(self) -> None:
         path, resolved = self._path, self._attrs["scenario"]["resolved"]
         with at(f"{path}: its stream is not stored and has to be drawn again"):

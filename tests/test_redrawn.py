@@ -1,5 +1,7 @@
 """Runs that store no stream: what is drawn again is what was drawn, or it is damage."""
 
+import pickle
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -148,6 +150,14 @@ def test_checksums_tell_other_numbers(tmp_path):
     assert checks.like(8, rows) is rows
     other = rows + np.eye(6, 2)
     assert (checks.like(8, other) != other).all()
+
+
+def test_it_can_be_sent_to_another_process(run):
+    tree = engine.open(run)
+    first = tree["stream/keys"].isel(step=3).values
+    again = pickle.loads(pickle.dumps(tree))
+    np.testing.assert_array_equal(again["stream/keys"].isel(step=3), first)
+    np.testing.assert_array_equal(again["stream/keys"], in_memory()["stream/keys"][1])
 
 
 def test_show_says_that_the_stream_is_not_stored(run, call):
