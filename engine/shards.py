@@ -126,3 +126,14 @@ def replace(path: Path, data: bytes) -> None:
     part = path.with_name(f"{path.name}.partial")
     part.write_bytes(data)
     os.replace(part, path)
+
+
+def are_there(folder: Path, size: int, start: int, count: int | None) -> bool:
+    """Return whether files hold rows of an array, `size` a file; zarr reads fill values elsewhere.
+
+    `count` is None for an array that is one number.
+    """
+    if count is None:
+        return (folder / "c").is_file()
+    files = range(start // size, -(-(start + count) // size))
+    return all((folder / "c" / str(i)).exists() for i in files)

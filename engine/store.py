@@ -25,7 +25,7 @@ from engine.guard import FORMAT, REDRAWN, SEAL, Guard, followed, is_store, reada
 from engine.lock import Lock, check_free, claim, is_unused
 from engine.recorder import Variable
 from engine.redrawn import CHUNK_STEPS, Checks, Redrawn
-from engine.shards import CHECKSUM, Shards, chunks_per_shard, divisor, replace
+from engine.shards import CHECKSUM, Shards, are_there, chunks_per_shard, divisor, replace
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -97,21 +97,16 @@ class ZarrSink:
     def read(self, path: str, start: int, like: np.ndarray) -> np.ndarray | None:
         """Return what is stored where `like` would be written; None if it is not there."""
         array = self._arrays.get(path)
-        if array is None or not self._is_there(path, array, start, len(like) if like.shape else 0):
+        if array is None:
+            return None
+        size = int((array.shards or array.chunks or (1,))[0])
+        count = len(like) if array.shape else None
+        if not are_there(self._path / path.lstrip("/"), size, start, count):
             return None
         if isinstance(files := self._shards.get(path), Checks):
             return files.like(start, like)
         stored = array[...] if not array.shape else array[start : start + len(like)]
         return np.asarray(stored)
-
-    def _is_there(self, path: str, array: Any, start: int, count: int) -> bool:
-        """Return whether files hold some rows; zarr reads fill values where there are none."""
-        folder = self._path / path.lstrip("/") / "c"
-        if not array.shape:
-            return folder.is_file()
-        size = int((array.shards or array.chunks)[0])
-        files = range(start // size, -(-(start + count) // size))
-        return all(folder.joinpath(str(i)).exists() for i in files)
 
     def begin_at(self, steps: int) -> None:
         """Go on behind the first `steps` steps: what only an end knows is taken away."""
