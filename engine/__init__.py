@@ -7,6 +7,7 @@ package is quick.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"engine.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'engine' has no attribute {name!r}")
+    text = f"module 'engine' has no attribute {name!r}"
+    raise AttributeError(text, name=name, obj=sys.modules[__name__])  # Python adds the nearest
 
 
 def __dir__() -> list[str]:

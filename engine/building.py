@@ -58,7 +58,8 @@ def entry(label: str, options: dict[str, Any], whole: bool = True) -> tuple[Entr
     for option, value in options.items():
         if option not in declared and option not in hyper:
             advice = nearest(option, [*declared, *hyper, *registry.OWN["solver"]])
-            raise InputError(f"{where}.{option} = {value!r}: {name} takes no {option!r}; {advice}")
+            text = f"{where}.{option} = {value!r}: {name} takes no {option!r}; {advice}"
+            raise InputError(f"{text}\n  {name} takes {signatures.told(info.cls)}")
     given = {n: x for n, x in options.items() if n in hyper}
     solver, resolved = _build("solver", name, where, given)
     bindings = {}
@@ -66,7 +67,10 @@ def entry(label: str, options: dict[str, Any], whole: bool = True) -> tuple[Entr
         value = options.get(coefficient)
         value = d.default if value is None else value
         if value is None and d.required and whole:
-            raise InputError(f"{where}.{coefficient}: missing; {name} needs it at every step")
+            raise InputError(
+                f"{where}.{coefficient}: missing; {name} needs it at every step"
+                f"\n  {name} takes {signatures.told(info.cls)}"
+            )
         if value is None:
             continue
         with at(f"{where}.{coefficient} = {value!r}"):
@@ -128,7 +132,8 @@ def _build(kind: str, name: str, where: str, options: dict[str, Any]) -> tuple[A
     for option, value in options.items():
         if option not in known:
             advice = nearest(option, [*known, *registry.OWN[kind]])
-            raise InputError(f"{where}.{option} = {value!r}: {name} takes no {option!r}; {advice}")
+            text = f"{where}.{option} = {value!r}: {name} takes no {option!r}; {advice}"
+            raise InputError(f"{text}\n  {name} takes {signatures.told(info.cls)}")
     try:
         plugin = factories.build(kind, name, options)
     except InputError as error:

@@ -78,7 +78,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("dleta", ["delta", "rls"])
     "did you mean 'delta'? Known: delta, rls"
     """
-    choices = sorted(known)
+    choices = sorted(set(known))
     lowered = {choice.lower(): choice for choice in choices}
     close = get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.6)
     listing = f"Known: {', '.join(choices)}" if choices else "there are none"

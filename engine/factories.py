@@ -53,21 +53,23 @@ def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any
         Naming the option, the value given and what would be right.
     """
     fields = signatures.options(info.cls)
+    schema = f"\n  {info.name} takes {signatures.told(info.cls)}"
     for name in options:
         if name not in fields:
-            raise InputError(f"{info.name} takes no {name!r}; {nearest(name, fields)}")
+            raise InputError(f"{info.name} takes no {name!r}; {nearest(name, fields)}{schema}")
     hints = signatures.hints(info.cls)
     # Only what is given is validated: defaults are the plugin's own business.
     for name, field in fields.items():
         if name not in options and signatures.required(field):
-            raise InputError(f"{info.name} needs {name!r}, which is not given")
+            raise InputError(f"{info.name} needs {name!r}, which is not given{schema}")
     given = {n: _as(hints[n], x) for n, x in options.items()}
     try:
         valid = _model(info.cls, tuple(given)).model_validate({f"x_{n}": given[n] for n in given})
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])[2:]
-        raise InputError(f"{info.name}: {name} = {first['input']!r}: {told(first)}") from error
+        text = f"{info.name}: {name} = {first['input']!r}: {told(first)}{schema}"
+        raise InputError(text) from error
     return {n: getattr(valid, f"x_{n}") for n in given}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from engine.errors import InputError, nearest
 from engine.sources import Tokens
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class Frame:
         """Return one solver's trace as a Dataset over these steps, without copying."""
         import xarray as xr
 
+        if label not in self.traces:
+            raise InputError(f"no solver has the label {label!r}; {nearest(label, self.traces)}")
         trace = self.traces[label]
         variables = {name: (trace.dims[name], x) for name, x in trace.variables.items()}
         return xr.Dataset(variables, coords={"step": np.arange(self.start, self.stop)})

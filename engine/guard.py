@@ -264,7 +264,10 @@ def readable(path: str | Path) -> Guard:
         raise InputError(f"{path} does not exist")
     guard = Guard(path) if (path / "zarr.json").is_file() else None
     if guard is None or "format" not in guard.attrs:
-        raise InputError(f"{path} is not a run's store: it has no attribute 'format'")
+        raise InputError(
+            f"{path} is not a run's store: it has no attribute 'format'; "
+            "give the folder that was written, as runs/NAME.zarr"
+        )
     told = guard.attrs["format"]
     if not isinstance(told, int) or told > FORMAT:
         raise InputError(

@@ -12,6 +12,7 @@ import numpy as np
 
 from engine.answers import ask
 from engine.api import Rows
+from engine.errors import InputError, nearest
 from engine.frames import Frame
 from engine.measure import mapped, prediction_error, tracking_error
 from engine.track import Track
@@ -142,6 +143,8 @@ class LiveFrame(Frame):
         """
         import xarray as xr
 
+        if label not in self.traces:
+            raise InputError(f"no solver has the label {label!r}; {nearest(label, self.traces)}")
         track, states = self.moments[label], self.traces[label].states
         variables = {}
         for name, x in zip(track.state._fields, track.state, strict=True):

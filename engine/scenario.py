@@ -216,8 +216,11 @@ def read(
     return Raw(name, where, text, table, path.parent if path else Path(), seal)
 
 
-def find(scenario: str | Path) -> Path:
+def find(scenario: object) -> Path:
     """Return the file of a scenario, by its path or its shipped name."""
+    if not isinstance(scenario, (str, Path)):
+        kind = type(scenario).__name__
+        raise InputError(f"a scenario is a file, a shipped name or a table, not {kind}")
     path = Path(scenario)
     if path.is_file():
         return path

@@ -123,6 +123,28 @@ def options(cls: type) -> dict[str, dataclasses.Field[Any]]:
     return {f.name: f for f in dataclasses.fields(cls) if f.init}
 
 
+def told(cls: type) -> str:
+    """Return what a plugin takes, in words: its options, and a solver's coefficients.
+
+    >>> from engine import factories
+    >>> told(factories.solvers()["kda"].cls)
+    'per step: beta, at least 0 = 1.0; gamma per key, in [0, 1] = 1.0'
+    """
+    types = hints(cls)
+    parts = []
+    for name, field in options(cls).items():
+        kind = inspect.formatannotation(types[name]).replace("typing.", "").replace("pathlib.", "")
+        default = "" if required(field) else f" = {field.default!r}"
+        parts.append(f"{name}: {kind}{default}")
+    per_step = coefficients(cls) if hasattr(cls, "read") else {}
+    for i, (name, declared) in enumerate(per_step.items()):
+        axis = f" per {declared.spec.axis}" if declared.spec.axis else ""
+        default = "" if declared.default is None else f" = {declared.default!r}"
+        first = "per step: " if i == 0 else ""
+        parts.append(f"{first}{name}{axis}, {declared.spec.bounds}{default}")
+    return "; ".join(parts) or "nothing"
+
+
 def required(field: dataclasses.Field[Any]) -> bool:
     """Return whether a hyperparameter has no default."""
     missing = dataclasses.MISSING

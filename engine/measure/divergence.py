@@ -9,7 +9,7 @@ import numpy as np
 
 from engine import linear, signatures
 from engine.measure import laws
-from engine.measure.runs import mapped, rule_of, view_of
+from engine.measure.runs import mapped, rule_of, solver_of, view_of
 from engine.measure.state import smallest_eigenvalue
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def explain(run: xr.DataTree, label: str, /) -> list[Divergence]:
     """
     import xarray as xr
 
-    solver, stream = run[f"solvers/{label}"].to_dataset(), run["stream"].to_dataset()
+    solver, stream = solver_of(run, label), run["stream"].to_dataset()
     rule, view = rule_of(solver), view_of(solver)
     stable = getattr(getattr(rule, "card", None), "stable", "")
     found = []

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engine.measure.lift import BLOCK_BYTES, lift
-from engine.measure.runs import mapped, view_of
+from engine.measure.runs import mapped, solver_of, view_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -337,7 +337,7 @@ def against_optimum(
     """
     import xarray as xr
 
-    solver, stream = run[f"solvers/{label}"].to_dataset(), run["stream"].to_dataset()
+    solver, stream = solver_of(run, label), run["stream"].to_dataset()
     view = view_of(solver)
     names = {"keys": stream["keys"], "values": stream["values"], "prediction": solver["prediction"]}
     if "step" in solver.get("S", xr.DataArray()).dims:

@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.errors import InputError, nearest
 from engine.measure import capacity
-from engine.measure.runs import mapped, view_of
+from engine.measure.runs import mapped, solver_of, view_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,7 +30,7 @@ def _right(run: xr.DataTree, label: str, wanted: xr.DataArray) -> xr.DataArray:
     book = stream["value_book"] if booked else stream["values"]
     entry = next(d for d in book.dims if d not in ("trial", "value"))
     book = book.rename({entry: "entry"}).transpose("trial", "entry", "value")
-    view = view_of(run[f"solvers/{label}"].to_dataset())
+    view = view_of(solver_of(run, label))
     values = np.asarray(mapped(view, book.values))
     w = wanted.transpose("trial", ...)
     rows = np.maximum(w.values, 0).reshape(w.shape[0], -1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from engine.api import View
+from engine.errors import InputError, nearest
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,6 +28,32 @@ def mapped(view: View | None, values: Any, /) -> Any:
     """
     # A view that does not inherit from engine.api.View may have no such method.
     return values if view is None or not hasattr(view, "values") else view.values(values)
+
+
+def solver_of(run: xr.DataTree, label: str, /) -> xr.Dataset:
+    """Return what a run recorded of a solver.
+
+    Parameters
+    ----------
+    run : DataTree
+        A run.
+    label : str
+        The solver's label.
+
+    Returns
+    -------
+    Dataset
+        Group `solvers/<label>`.
+
+    Raises
+    ------
+    InputError
+        If the run has no solver of that label.
+    """
+    labels = list(map(str, run["solvers"].children))
+    if label not in labels:
+        raise InputError(f"the run has no solver {label!r}; {nearest(label, labels)}")
+    return run[f"solvers/{label}"].to_dataset()
 
 
 def view_of(solver: xr.Dataset, /) -> View | None:

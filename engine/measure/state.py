@@ -11,7 +11,7 @@ import numpy as np
 from engine import cards, signatures
 from engine.errors import InputError
 from engine.measure.lift import lift
-from engine.measure.runs import rule_of, view_of
+from engine.measure.runs import rule_of, solver_of, view_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -287,7 +287,7 @@ def costs(run: xr.DataTree, label: str, /) -> xr.Dataset:
     """
     import xarray as xr
 
-    solver, stream = run[f"solvers/{label}"].to_dataset(), run["stream"].to_dataset()
+    solver, stream = solver_of(run, label), run["stream"].to_dataset()
     rule, view = rule_of(solver), view_of(solver)
     key, value = stream.sizes["key"], stream.sizes["value"]
     if view is not None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from engine.api import View
 from engine.measure.lift import block_of, lift
-from engine.measure.runs import mapped, view_of
+from engine.measure.runs import mapped, solver_of, view_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -258,7 +258,7 @@ def error_curve(
     """
     import xarray as xr
 
-    solver, stream = run[f"solvers/{label}"].to_dataset(), run["stream"].to_dataset()
+    solver, stream = solver_of(run, label), run["stream"].to_dataset()
     view = view_of(solver)
     tracks = "target_map" in stream and "step" in solver.get("S", xr.DataArray()).dims
     name, measure, a, b = (
