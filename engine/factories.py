@@ -33,7 +33,12 @@ def build(kind: str, name: str, options: Mapping[str, Any]) -> Any:
     InputError
         If there is no such plugin, or an option is unknown, missing, of the wrong type or refused.
     """
-    info = registry.default().get(kind, name)
+    return made(registry.default().get(kind, name), options)
+
+
+def made(info: PluginInfo, options: Mapping[str, Any]) -> Any:
+    """Return an instance of a plugin; options and errors as for `build`."""
+    name = info.name
     try:
         return info.cls(**check_options(info, options))
     except InputError:
@@ -77,12 +82,12 @@ def check_options(info: PluginInfo, options: Mapping[str, Any]) -> dict[str, Any
 def _model(cls: type, names: tuple[str, ...]) -> type[BaseModel]:
     """Return what checks these fields of a plugin class: made once, for that takes longest."""
     hints = signatures.hints(cls)
-    made: type[BaseModel] = create_model(
+    model: type[BaseModel] = create_model(
         cls.__name__,
         __config__=ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=()),
         **{f"x_{n}": (hints[n], ...) for n in names},
     )  # type: ignore[call-overload]
-    return made
+    return model
 
 
 def _as(hint: Any, value: Any) -> Any:
@@ -123,8 +128,8 @@ def solver(name: str, **hyperparameters: Any) -> Solver:
     >>> solver("rls", ridge=0.01).ridge
     0.01
     """
-    made: Solver = build("solver", name, hyperparameters)
-    return made
+    rule: Solver = build("solver", name, hyperparameters)
+    return rule
 
 
 def generator(name: str, **options: Any) -> Generator:
@@ -146,8 +151,8 @@ def generator(name: str, **options: Any) -> Generator:
     InputError
         As for `solver`.
     """
-    made: Generator = build("generator", name, options)
-    return made
+    stream: Generator = build("generator", name, options)
+    return stream
 
 
 def view(name: str, **options: Any) -> View:
@@ -175,8 +180,8 @@ def view(name: str, **options: Any) -> View:
     >>> view("unit")(np.array([3.0, 4.0])).tolist()
     [0.6, 0.8]
     """
-    made: View = build("view", name, options)
-    return made
+    mapping: View = build("view", name, options)
+    return mapping
 
 
 def solvers() -> dict[str, PluginInfo]:

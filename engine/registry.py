@@ -19,7 +19,7 @@ from typing import Any
 import pluggy
 
 from engine import api, signatures
-from engine.errors import InputError, PluginWarning, nearest
+from engine.errors import InputError, PluginWarning, at, nearest
 from engine.linear import LinearRule
 
 GROUP = "engine.plugins"
@@ -246,18 +246,26 @@ def _entries(kind: str, hook: str, provided: Any, source: str) -> list[PluginInf
                 f"{hook}: {name!r} cannot be a name; use lower-case letters, digits and "
                 "underscores, a letter first"
             )
-        if not inspect.isclass(cls):
-            raise InputError(
-                f"{hook}: {name!r} is a {type(cls).__name__} instance; return its class"
-            )
-        if not dataclasses.is_dataclass(cls):
-            raise InputError(
-                f"{hook}: {name!r}: decorate {cls.__name__} with @dataclass(frozen=True)"
-            )
-        _check_methods(kind, cls)
-        _check_options(kind, cls)
-        infos.append(PluginInfo(name, kind, cls, source))
+        with at(hook):
+            infos.append(describe(kind, name, cls, source))
     return infos
+
+
+def describe(kind: str, name: str, cls: Any, source: str) -> PluginInfo:
+    """Return what the host knows of a plugin class.
+
+    Raises
+    ------
+    InputError
+        If it is not one, or the host could not make or call it.
+    """
+    if not inspect.isclass(cls):
+        raise InputError(f"{name!r} is a {type(cls).__name__} instance; return its class")
+    if not dataclasses.is_dataclass(cls):
+        raise InputError(f"{name!r}: decorate {cls.__name__} with @dataclass(frozen=True)")
+    _check_methods(kind, cls)
+    _check_options(kind, cls)
+    return PluginInfo(name, kind, cls, source)
 
 
 def _check_methods(kind: str, cls: type) -> None:

@@ -23,7 +23,7 @@ from engine import kernels, signatures
 from engine.api import Space
 from engine.backend import backend
 from engine.steps import Block
-from engine.testing.solvers import example
+from engine.testing.examples import example
 
 # Rounding in another order; an exact solver on the example amplifies it by its condition number.
 CONTRACT = 1e-8

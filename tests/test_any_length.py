@@ -6,7 +6,7 @@ import pytest
 import engine
 from engine.loop import loop
 from engine.sources import ArraySource
-from engine.testing.solvers import example, tracked
+from engine.testing.examples import example, tracked
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 63, 65])

@@ -11,7 +11,7 @@ from engine.api import Gain, Space
 from engine.backend import Backend, backend
 from engine.linear import LinearRule, Token
 from engine.steps import Block
-from engine.testing.solvers import example
+from engine.testing.examples import example
 
 T, B = 67, 3  # no multiple of a chunk
 RULES = [

@@ -14,8 +14,8 @@ LAYERS = (
     {"errors", "ops", "rows", "draws", "reporting", "api", "agreement", "cores"},
     {
         "linear", "signatures", "registry", "backend", "sources", "coefficients", "factories",
-        "cards", "measure", "steps", "tiles", "lanes", "recurrences", "compiled", "chunkwise",
-        "kernels",
+        "loading", "cards", "measure", "steps", "tiles", "lanes", "recurrences", "compiled",
+        "chunkwise", "kernels",
     },
     {
         "frames", "track", "initial", "drop", "loop", "recorder", "simulation", "building",

@@ -10,7 +10,7 @@ import xarray as xr
 import engine
 from engine.api import Gain, View
 from engine.linear import LinearRule, LinearState, Token
-from engine.testing.solvers import example
+from engine.testing.examples import example
 
 from .simulation_cases import Gated, assert_same
 

@@ -12,7 +12,6 @@ import typer
 
 from engine.commands import completing
 from engine.commands.options import AsJson, Assign, PluginsDir, assignment, use_plugins
-from engine.errors import InputError, nearest
 from engine.printing import print_json, table
 
 if TYPE_CHECKING:
@@ -81,30 +80,28 @@ def _compare(infos: list[PluginInfo], as_json: bool) -> None:
 
 @app.command("check")
 def check(
-    name: Annotated[
+    target: Annotated[
         str,
         typer.Argument(
-            help="A solver, generator, view or report.", autocompletion=completing.plugins
+            metavar="PLUGIN",
+            help="A name, a file (mine/lazy.py), or a class that can be imported (module:Class).",
+            autocompletion=completing.plugins,
         ),
     ],
     assign: Assign = None,
     plugins_dir: PluginsDir = None,
 ) -> None:
-    """Run the contract on a plugin: exit 0 if it keeps it, 1 if not."""
-    use_plugins(plugins_dir)
-    from engine import factories, registry, testing
+    """Run the contract on a plugin: exit 0 if it keeps it, 1 if not.
 
-    found = registry.default()
-    kinds = [kind for kind in registry.KINDS if name in found.names(kind)]
-    if not kinds:
-        known = [n for kind in registry.KINDS for n in found.names(kind)]
-        message = f"no plugin is named {name!r}; {nearest(name, known)}"
-        for b in found.broken:
-            message += f"\n  not loaded: {b.name} from {b.source}: {b.cause}"
-        raise InputError(message)
+    What fails is shown with the smallest stream on which it still fails.
+    """
+    use_plugins(plugins_dir)
+    from engine import factories, loading, testing
+
+    options = dict(assignment(text) for text in assign or [])
     failed = False
-    for kind in kinds:
-        plugin = factories.build(kind, name, dict(assignment(text) for text in assign or []))
+    for info in loading.plugins(target):
+        plugin = factories.made(info, options)
         checks: dict[str, Callable[[Any], list[testing.Outcome]]] = {
             "solver": testing.check_solver,
             "generator": testing.check_generator,
@@ -112,9 +109,14 @@ def check(
             # What a report must have was checked as it was loaded; what it says needs its run.
             "report": lambda _: [testing.Outcome("loads", "passed")],
         }
-        outcomes = checks[kind](plugin)
+        outcomes = checks[info.kind](plugin)
         rows = [[o.name, o.result, o.reason] for o in outcomes]
-        table(f"{kind} {name}", ["check", "result", ""], rows)
+        table(f"{info.kind} {info.name}", ["check", "result", ""], rows)
+        small = [o for o in outcomes if o.smallest]
+        if small:
+            print("smallest input that fails:")
+            for text in dict.fromkeys(o.smallest for o in small):
+                print(f"  {', '.join(o.name for o in small if o.smallest == text)}: {text}")
         failed |= any(o.result == "failed" for o in outcomes)
     raise typer.Exit(int(failed))
 
