@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import coefficients
+from engine import coefficients, sealed
 from engine.answers import Prober
 from engine.api import Generator
 from engine.backend import backend as get_backend
@@ -52,7 +52,8 @@ CONVENTIONS = {
 class Plan:
     """A scenario ready to run: its stream, its solvers in their empty state, its probes.
 
-    `parent` says which run the stream is read from, if it is.
+    `parent` says which run is replayed, if one is; `sealed_stream` is the seal of a run that the
+    stream is read from.
     """
 
     scenario: Scenario
@@ -60,6 +61,14 @@ class Plan:
     tracks: list[Track]
     questions: list[Question] = dataclasses.field(default_factory=list)
     parent: Mapping[str, Any] | None = None
+    sealed_stream: Mapping[str, Any] | None = None
+
+    @property
+    def seal(self) -> dict[str, Any]:
+        """What the run says under ``sealed``: of its own opening, or of the run that it reads."""
+        opened = self.scenario.seal
+        found = opened.attrs if opened else self.sealed_stream
+        return {"sealed": dict(found)} if found else {}
 
 
 def prepare(
@@ -85,7 +94,8 @@ def plan(made: Scenario, live: bool = False) -> Plan:
     assert not isinstance(made.generator, Path)
     with at(f"{made.where}: stream"):
         source = GeneratorSource(made.generator, made.table.seed, made.table.trials, made.steps)
-    return Plan(made, source, tracks(made, source, live), questions(made, source))
+    seal = sealed.of_streams((path for _, path in _files(made.generator)), made.resolved)
+    return Plan(made, source, tracks(made, source, live), questions(made, source), None, seal)
 
 
 def tracks(made: Scenario, source: Source, live: bool = False) -> list[Track]:
@@ -331,7 +341,7 @@ def describe(plan: Plan, sink: Sink) -> None:
     scenario = plan.scenario
     sink.describe("", {
         "scenario": {"name": scenario.name, "text": scenario.text, "resolved": scenario.resolved},
-        **({"sealed": scenario.seal.attrs} if scenario.seal else {}),
+        **plan.seal,
         "provenance": provenance(backend=scenario.table.backend, seed=scenario.table.seed),
         **({"parent": dict(plan.parent)} if plan.parent else {}),
     })  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import experiment, store
+from engine import experiment, sealed, store
 from engine.agreement import tolerance
 from engine.experiment import Plan
 from engine.recorded import RunStream, restored, scenario_sha256
@@ -67,13 +67,16 @@ def prepare(
     path = Path(path).expanduser()
     root = store.group(path)
     attrs: dict[str, Any] = root.attrs.asdict()
-    before = {label: dict(x) for label, x in attrs["scenario"]["resolved"]["solvers"].items()}
+    asked_before = attrs["scenario"]["resolved"]
+    before = {label: dict(x) for label, x in asked_before["solvers"].items()}
     made = restored(path, attrs, solvers, overrides)
     source = RunStream(path)
     made.resolved["stream"] = {**made.resolved["stream"], "steps": source.steps}
     asked = {n: probe.up_to(source.steps or 0) for n, probe in made.table.probes.items()}
     made.table.probes = {n: probe for n, probe in asked.items() if probe}
     made.resolved["probes"] = {n: p.model_dump() for n, p in made.table.probes.items()}
+    asked_before = {**asked_before, "stream": made.resolved["stream"]}  # as far as it is complete
+    seal = attrs.get("sealed")
     parent = {
         "path": str(path.resolve()),
         "stream_sha256": root["stream"].attrs.get("sha256"),
@@ -83,11 +86,12 @@ def prepare(
             for label, table in made.resolved["solvers"].items()
             if before.get(label) == table
         },
-        **({"sealed": attrs["sealed"]} if "sealed" in attrs else {}),
+        **({"sealed": seal} if seal else {}),
     }
     return Plan(
-        made, source, experiment.tracks(made, source), experiment.questions(made, source), parent
-    )
+        made, source, experiment.tracks(made, source), experiment.questions(made, source), parent,
+        seal and sealed.inherited(seal, asked_before, made.resolved),
+    )  # fmt: skip
 
 
 def kernels(plan: Plan) -> Iterator[str]:

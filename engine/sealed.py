@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -215,6 +215,60 @@ def _alone(file: IO[str]) -> Iterator[None]:
     fcntl.flock(file, fcntl.LOCK_EX)
     yield
     file.flush()
+
+
+def inherited(
+    seal: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a run keeps of the seal of the run that its stream is read from.
+
+    Parameters
+    ----------
+    seal : mapping
+        Of that run.
+    before, now : mapping
+        What that run asks for, and what this one does, all defaults filled in.
+
+    Examples
+    --------
+    >>> seal = {"number": 1, "hash": "a", "first": "a", "changed": False}
+    >>> inherited(seal, {"trials": 2}, {"trials": 2})["changed"]
+    False
+    >>> inherited(seal, {"trials": 2}, {"trials": 3})["changed"]
+    True
+    """
+    if digest(before) == digest(now):
+        return dict(seal)
+    return {**seal, "hash": digest(now), "changed": True}
+
+
+def of_streams(paths: Iterable[Path], now: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a run that reads files keeps of a sealed run among them; None if there is none.
+
+    Parameters
+    ----------
+    paths : iterable of Path
+        What its stream is read from.
+    now : mapping
+        What it does, all defaults filled in.
+
+    Raises
+    ------
+    InputError
+        If attributes on the way are not JSON.
+    """
+    for path in paths:
+        for folder in (path.expanduser(), *path.expanduser().parents):
+            told = folder / "zarr.json"
+            if not told.is_file():
+                break
+            try:
+                attrs = json.loads(told.read_text(encoding="utf-8")).get("attributes", {})
+            except (OSError, ValueError) as error:
+                raise InputError(f"{told} cannot be read: {error}") from error
+            if seal := attrs.get("sealed"):
+                return inherited(seal, {}, now)
+    return None
 
 
 def mark(attrs: Mapping[Any, Any]) -> str | None:

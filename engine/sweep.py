@@ -39,12 +39,16 @@ class Sweep:
         table = first.table
         resolved = {**first.resolved, "sweep": self.settings}
         told = {"name": first.name, "text": first.text, "resolved": resolved}
-        seal = {"sealed": self.raw.seal.attrs} if self.raw.seal else {}
         return {
             "scenario": told,
             "provenance": experiment.provenance(backend=table.backend, seed=table.seed),
-            **seal,
+            **self.seal,
         }
+
+    @property
+    def seal(self) -> dict[str, Any]:
+        """What the root and every part say of the opening of sealed seeds."""
+        return {"sealed": self.raw.seal.attrs} if self.raw.seal else {}
 
 
 def combinations(sweep: Any) -> list[dict[str, Any]]:
@@ -170,7 +174,7 @@ def run(
     try:
         for i, (settings, plan) in enumerate(zip(sweep.settings, sweep.plans, strict=True)):
             sink = experiment.store_sink(plan, root.path(i))
-            sink.describe("", {"settings": settings})
+            sink.describe("", {"settings": settings, **sweep.seal})
             try:
                 experiment.execute(plan, sink)
             except EngineError as error:
@@ -194,7 +198,7 @@ def _in_memory(sweep: Sweep, watch: Callable[[int], None] | None) -> xr.DataTree
     }))  # fmt: skip
     for i, (settings, plan) in enumerate(zip(sweep.settings, sweep.plans, strict=True)):
         sink = MemorySink()
-        sink.describe("", {"settings": settings})
+        sink.describe("", {"settings": settings, **sweep.seal})
         experiment.execute(plan, sink)
         tree[f"parts/{i}"] = sink.tree()
         if watch:

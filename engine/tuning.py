@@ -152,6 +152,8 @@ def tune(
             raise InputError("tune: missing; write [tune.<label>] with candidates, as beta = [...]")
         if solver is not None and solver not in made.table.tune:
             raise InputError(f"tune.{solver}: missing; {nearest(solver, made.table.tune)}")
+        if plan.seal:
+            raise InputError("stream.path: a run on sealed seeds; tune on a development stream")
         if not plan.source.steps:
             raise InputError("stream.steps: nothing to measure; tuning needs a length above 0")
         tasks = [_task(plan, label, table) for label, table in made.table.tune.items()]

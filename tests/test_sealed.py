@@ -166,3 +166,40 @@ def test_a_table_in_memory_has_no_place_for_a_ledger():
         engine.run(table, sealed=True)
     with pytest.raises(engine.InputError, match="seed = 4: it is sealed"):
         engine.stream({**table, "seed": 4})
+
+
+@pytest.mark.parametrize("change, changed", [
+    ({}, False), ({"solvers.delta.beta": 0.6}, True), ({"record": "final"}, True),
+])  # fmt: skip
+def test_a_replay_of_sealed_streams_is_marked_too(change, changed):
+    """What was opened stays open: other settings on its stream are a changed scenario."""
+    opened = engine.run("study.toml", "a.zarr", sealed=True).attrs["sealed"]
+    first = engine.replay("a.zarr", out="b.zarr", **change)
+    again = engine.replay("b.zarr")
+    for run in (first, again):
+        seal = run.attrs["sealed"]
+        assert (seal["changed"], seal["first"]) == (changed, opened["hash"])
+        assert (seal["hash"] == opened["hash"]) is not changed
+        assert ("CHANGED" in sealed.mark(run.attrs)) is changed
+    assert len(ledger()) == 1
+
+
+def test_a_scenario_that_reads_sealed_streams_is_marked_and_not_tuned(call):
+    engine.run("study.toml", "a.zarr", sealed=True)
+    Path("other.toml").write_text(
+        '[stream]\ngenerator = "stored"\npath = "a.zarr"\n[solvers.delta]\nbeta = 0.9\n'
+        "[tune.delta]\nbeta = [0.5, 0.9]\n"
+    )
+    code, out, _ = call("run", "other.toml", "-o", "c.zarr")
+    assert code == 0 and "SEALED SEEDS, CHANGED SCENARIO: opening 1" in out
+    assert engine.open("c.zarr").attrs["sealed"]["changed"]
+    code, _, err = call("tune", "other.toml")
+    assert code == 2 and "other.toml: stream.path: a run on sealed seeds; tune on a dev" in err
+
+
+def test_every_part_of_a_sealed_sweep_is_marked():
+    Path("study.toml").write_text(TEXT + "[sweep]\n'solvers.delta.beta' = [0.1, 0.2]\n")
+    root = engine.run("study.toml", "a.zarr", sealed=True)
+    assert len(ledger()) == 1
+    for run in (root, engine.open("a.zarr/parts/1"), engine.replay("a.zarr/parts/1")):
+        assert sealed.mark(run.attrs) == sealed.mark(root.attrs) is not None

@@ -115,8 +115,7 @@ def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = Fa
     with pipe():
         if as_json:
             facts = {"store": str(path), "steps": plan.source.steps, "trials": plan.source.trials}
-            seal = {"sealed": plan.scenario.seal.attrs} if plan.scenario.seal else {}
-            print_json({**facts, **seal, "solvers": [row.plain() for row in rows]})
+            print_json({**facts, **plan.seal, "solvers": [row.plain() for row in rows]})
         else:
             _print_rows(plan, rows)
             if plan.scenario.table.report and plan.source.steps:
@@ -200,8 +199,8 @@ def _print_rows(plan: Plan, rows: list[Row]) -> None:
     steps, trials = plan.source.steps or 0, plan.source.trials
     print(": ".join(filter(None, (plan.scenario.name, plan.scenario.table.title))))
     print(f"{steps} steps, trials {trials}, seed {plan.scenario.table.seed}")
-    if plan.scenario.seal:
-        print(mark({"sealed": plan.scenario.seal.attrs}))
+    if told := mark(plan.seal):
+        print(told)
     table("", columns, lines, right=1)
     for row in rows:
         if row.overshoots:
