@@ -52,8 +52,7 @@ CONVENTIONS = {
 class Plan:
     """A scenario ready to run: its stream, its solvers in their empty state, its probes.
 
-    `parent` says which run is replayed, if one is; `sealed_stream` is the seal of a run that the
-    stream is read from.
+    `parent` says which run is replayed; `sealed_stream` is the seal of a run whose stream is read.
     """
 
     scenario: Scenario
