@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.api import Draws, Generator
 from engine.cores import share
-from engine.errors import InputError, RunError
+from engine.errors import InputError, RunError, at
 
 STANDARD = {
     "keys": "key",
@@ -203,7 +203,10 @@ class GeneratorSource:
     def draw(self, state: Any, draws: Draws, steps: range) -> tuple[Any, dict[str, np.ndarray]]:
         """Draw the next steps."""
         try:
-            return self._generator.draw(state, draws, steps)
+            drawn = self._generator.draw(state, draws, steps)
+            if not isinstance(drawn, tuple) or len(drawn) != 2 or not isinstance(drawn[1], Mapping):
+                raise TypeError(f"draw gave {type(drawn).__name__}, not (state, arrays by name)")
+            return drawn
         except (Exception, SystemExit) as error:  # a generator may raise anything, an exit too
             raise RunError(
                 f"generator {type(self._generator).__name__.lower()} failed at steps "
@@ -246,7 +249,8 @@ class GeneratorSource:
             stop = start + (size if isinstance(size, int) else size())
             stop = stop if self.steps is None else min(stop, self.steps)
             state, arrays = self.draw(state, draws, range(start, stop))
-            self._check(arrays, stop - start, type(self._generator).__name__.lower())
+            with at(f"steps {start} to {stop - 1}"):
+                self._check(arrays, stop - start, type(self._generator).__name__.lower())
             yield Tokens(start, arrays)
             start = stop
 

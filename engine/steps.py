@@ -132,6 +132,9 @@ def advance(solver: Solver, state: Any, block: Block, backend: Backend) -> Advan
                     states["rows"][i] = x.length
                 else:
                     store(states[name], i, x, name)
+    except KeyboardInterrupt as asked:
+        asked.add_note(f"interrupted at step {block.start + i}")
+        raise
     # A rule may raise anything, an exit too; the run says which and where.
     except (Exception, SystemExit) as error:
         raise RunError(

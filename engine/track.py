@@ -242,6 +242,9 @@ class Track:
                 )
         except RunError as error:
             raise RunError(f"solver {self.label!r} {error}") from error
+        except KeyboardInterrupt as asked:
+            asked.add_note(f"in solver {self.label!r}")
+            raise
         self.state = done.state
         if done.correction is not None:
             self.correction = max(self.correction, done.correction, key=lambda found: found[0])
