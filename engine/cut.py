@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def laid_out(attrs: Mapping[str, Any]) -> bool:
     """Return whether every variable has its place; these are said once they have."""
-    begun = attrs.get("committed") or "block" in attrs or "first_step" in attrs
-    return bool(begun) or attrs.get("status") == "complete"
+    said = any(name in attrs for name in ("block", "first_step", "parts"))
+    return said or bool(attrs.get("committed")) or attrs.get("status") == "complete"
 
 
 def unfinished(root: Any) -> list[str]:

@@ -175,7 +175,7 @@ def run(
     from engine import sweep
 
     if swept := sweep.prepare(scenario, overrides, sealed):
-        return sweep.run(swept, Path(out) if out is not None else None)
+        return sweep.run(swept, Path(out) if out is not None else None, resume=resume)
     plan = prepare(scenario, overrides, sealed=sealed)
     if out is None:
         if resume:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import store
+from engine.guard import SEAL
 
 
 class Parts:
@@ -29,6 +30,16 @@ class Parts:
     ) -> None:
         self._path, self._root, self._lock = store.create(path, {"parts": count, **attrs}, force)
         self._root.create_group("parts")
+
+    @classmethod
+    def reopen(cls, path: Path) -> Parts:
+        """Return the root of a sweep that ended early, to be gone on with."""
+        made = cls.__new__(cls)
+        made._path, made._root, made._lock = store.reopen(path)
+        made._root.metadata.attributes.pop(SEAL, None)  # what it seals is about to change
+        made._root.update_attributes({"status": "running"})
+        made._root.require_group("parts")
+        return made
 
     def path(self, i: int) -> Path:
         """Return where part `i` belongs."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.errors import InputError
+from engine.parts import Parts
 from engine.recorder import Variable, layout
 from engine.store import ZarrSink, group, only_begun
 
@@ -145,12 +146,7 @@ def sink(plan: Plan, path: Path) -> ResumedSink | ZarrSink | None:
             if (x.shape, x.dtype) != (v.shape, v.dtype):
                 told = f"{x.dtype} {x.shape} in the store, {v.dtype} {v.shape} now"
                 found.append(f"{v.path}: {told}")
-    if found:
-        raise InputError(
-            f"{path} cannot be resumed, what it was begun with differs:\n  "
-            + "\n  ".join(found)
-            + "\ntake the change back, or run it anew with --force"
-        )
+    _refuse(path, found)
     if attrs["status"] == "complete":
         return None
     if not attrs["committed"] and plan.scenario.seal is None:
@@ -159,6 +155,28 @@ def sink(plan: Plan, path: Path) -> ResumedSink | ZarrSink | None:
         raise InputError(f"{path} cannot be resumed; run it anew with --force")
     assert plan.source.steps is not None
     return ResumedSink(path, plan.source.steps)
+
+
+def parts(path: Path, resolved: Any) -> Parts | None:
+    """Return what goes on with the sweep at `path`; None if that is complete.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it was begun with something else; every difference is shown.
+    """
+    attrs: dict[str, Any] = group(path).attrs.asdict()
+    _refuse(path, list(_unequal("", attrs["scenario"]["resolved"], _plain(resolved))))
+    return None if attrs["status"] == "complete" else Parts.reopen(path)
+
+
+def _refuse(path: Path, found: list[str]) -> None:
+    if found:
+        raise InputError(
+            f"{path} cannot be resumed, what it was begun with differs:\n  "
+            + "\n  ".join(found)
+            + "\ntake the change back, or run it anew with --force"
+        )
 
 
 def _plain(resolved: Any) -> Any:

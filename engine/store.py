@@ -65,8 +65,7 @@ class ZarrSink:
     def reopen(cls, path: Path) -> ZarrSink:
         """Return a sink over a store that is there; nothing of it is touched yet."""
         made = cls.__new__(cls)
-        made._path, made._lock = path.resolve(), claim(path)
-        made._root = zarr.open_group(str(made._path), mode="r+", use_consolidated=False)
+        made._path, made._root, made._lock = reopen(path)
         made.shard, made._arrays, made._shards = int(made.attrs["shard"]), {}, {}
         made._redraws = False  # what is there says so itself
         return made
@@ -105,8 +104,7 @@ class ZarrSink:
             return None
         if isinstance(files := self._shards.get(path), Checks):
             return files.like(start, like)
-        stored = array[...] if not array.shape else array[start : start + len(like)]
-        return np.asarray(stored)
+        return np.asarray(array[start : start + len(like)] if array.shape else array[...])
 
     def begin_at(self, steps: int) -> None:
         """Go on behind the first `steps` steps: what only an end knows is taken away."""
@@ -224,6 +222,12 @@ def create(path: Path, attrs: Mapping[str, Any], force: bool) -> tuple[Path, Any
     return path, zarr.open_group(str(path), mode="r+", use_consolidated=False), lock
 
 
+def reopen(path: Path) -> tuple[Path, Any, Lock]:
+    """Return the root of a store that is there, as `create` does of a new one."""
+    path, lock = path.resolve(), claim(path)
+    return path, zarr.open_group(str(path), mode="r+", use_consolidated=False), lock
+
+
 def close(path: Path, store: Any, status: str) -> None:
     """Gather a store's metadata in its root, and put the status and the seal on them at once."""
     with strangers_ignored():  # what a kill left half written, and is being resumed
@@ -310,8 +314,7 @@ def only_begun(path: Path) -> bool:
     """Return whether a store of ours is at `path` that has no place for its stream yet."""
     if not is_store(path):
         return is_unused(path)
-    attrs = Guard(path).attrs
-    return "parts" not in attrs and not laid_out(attrs)
+    return not laid_out(Guard(path).attrs)
 
 
 def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:

@@ -141,7 +141,7 @@ def _seed(seed: Any, i: int) -> int | None:
 
 def run(
     sweep: Sweep, out: Path | None = None, force: bool = False,
-    watch: Callable[[int], None] | None = None,
+    watch: Callable[[int], None] | None = None, resume: bool = False,
 ) -> xr.DataTree:  # fmt: skip
     """Run every part of a sweep, into memory, or into a store that has them by number in `parts`.
 
@@ -155,28 +155,43 @@ def run(
         Replace a store that is there.
     watch : callable, optional
         Called with the number of parts that are done, after each.
+    resume : bool
+        Go on with the sweep at `out`: parts that are complete stay as they are.
     """
+    if resume and (out is None or sweep.raw.seal):
+        raise InputError("a sweep is resumed in the store of its run, and not a sealed one")
     if out is None:
         if sweep.raw.seal:
             sweep.raw.seal.record(None)
         return _in_memory(sweep, watch)
     from engine import parts, store
+    from engine import resume as resuming
     from engine.lock import check_free
 
-    for plan in sweep.plans:
-        experiment.check_not_read(plan, out)
-    check_free(out.expanduser(), force)
-    if sweep.raw.seal:
-        sweep.raw.seal.record(out)
+    out = out.expanduser()
+    if not resume:
+        for plan in sweep.plans:
+            experiment.check_not_read(plan, out)
+        check_free(out, force)
+        if sweep.raw.seal:
+            sweep.raw.seal.record(out)
     with experiment.uninterrupted():
-        root = parts.Parts(out.expanduser(), sweep.attrs, len(sweep.plans), force)
+        root = (
+            resuming.parts(out, sweep.attrs["scenario"]["resolved"])
+            if resume
+            else parts.Parts(out, sweep.attrs, len(sweep.plans), force)
+        )
+    if root is None:
+        return store.open(out)
     status = "failed"
     try:
         for i, (settings, plan) in enumerate(zip(sweep.settings, sweep.plans, strict=True)):
-            sink = experiment.store_sink(plan, root.path(i))
-            sink.describe("", {"settings": settings, **sweep.seal})
             try:
-                experiment.execute(plan, sink)
+                there = resume and root.path(i).exists()
+                sink = (resuming.sink if there else experiment.store_sink)(plan, root.path(i))
+                if sink is not None:  # else this part is complete
+                    sink.describe("", {"settings": settings, **sweep.seal})
+                    experiment.execute(plan, sink)
             except EngineError as error:
                 raise type(error)(f"part {i} ({told(settings)}): {error}") from error
             root.commit(i + 1)

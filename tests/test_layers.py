@@ -35,6 +35,7 @@ LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer
 # A function of the API that stores needs the store; it loads it when it is called.
 UPWARD_WHEN_CALLED = {
     ("experiment", "store"), ("experiment", "resume"), ("sweep", "store"), ("sweep", "parts"),
+    ("sweep", "resume"),
     ("experiment", "lock"), ("sweep", "lock"),
 }  # fmt: skip
 # Heavy or optional: each is the business of one file.

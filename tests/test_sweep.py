@@ -5,7 +5,9 @@ import pytest
 import xarray as xr
 
 import engine
-from engine import sweep
+from engine import store, sweep
+
+from .store_cases import assert_same, flat
 
 BASE = {
     "seed": 5, "trials": 2, "stream": {"generator": "random", "steps": 6, "key": 3, "value": 3},
@@ -102,3 +104,34 @@ def test_a_store_that_is_there_needs_force(tmp_path, call, monkeypatch):
     code, shown, _ = call("show", "s.zarr")
     assert code == 0 and "1 of 1 parts" in shown
     assert np.isfinite(engine.open("s.zarr")["parts/0/solvers/delta/S"].values).all()
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_a_sweep_that_was_cut_is_resumed(done, tmp_path, monkeypatch, small_shards):
+    """Parts that are complete stay, file for file; the others become whole."""
+    scenario = {**BASE, "sweep": {"solvers.delta.beta": [0.1, 0.2, 0.3]}}
+    scenario["stream"] = {**BASE["stream"], "steps": 40}
+    whole = engine.run(scenario, tmp_path / "whole.zarr")
+    commit, path = store.ZarrSink.commit, tmp_path / "run.zarr"
+
+    def failing(self, mark):
+        if mark > 16 and self._path.name == str(done):
+            raise OSError("no space left on device")
+        commit(self, mark)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.ZarrSink, "commit", failing)
+        with pytest.raises(engine.RunError, match=f"part {done} .*16 of 40 steps are stored"):
+            engine.run(scenario, path)
+    parts = [path / "parts" / str(i) for i in range(done)]
+    before = {p: p.read_bytes() for part in parts for p in part.rglob("*") if p.is_file()}
+    with pytest.raises(engine.InputError, match="sweep: .* in the store, .*0.9.* now"):
+        engine.run({**scenario, "sweep": {"solvers.delta.beta": [0.9]}}, path, resume=True)
+    run = engine.run(scenario, path, resume=True)
+    assert run.attrs["status"] == "complete" and run.attrs["committed"] == 3
+    assert_same(flat(run), flat(whole))
+    assert [run[f"parts/{i}"].attrs["settings"] for i in range(3)] == [
+        whole[f"parts/{i}"].attrs["settings"] for i in range(3)
+    ]
+    assert all(p.read_bytes() == data for p, data in before.items())
+    assert_same(flat(engine.run(scenario, path, resume=True)), flat(whole))  # nothing to do

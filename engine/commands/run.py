@@ -75,11 +75,8 @@ def run(
     if resume and (force or not out):
         raise InputError("--resume goes on with the run named by --out; leave --force out")
     if swept := sweep.prepare(scenario, overrides, sealed):
-        if resume:
-            raise InputError("a sweep cannot be resumed; run it again with --force")
-        record_sweep(
-            swept, out.expanduser() if out else free(Path("runs"), swept.name), force, as_json
-        )
+        path = out.expanduser() if out else free(Path("runs"), swept.name)
+        record_sweep(swept, path, force, as_json, resume)
         return
     plan = experiment.prepare(scenario, overrides, sealed=sealed)
     path = out.expanduser() if out else free(Path("runs"), plan.scenario.name)
@@ -123,13 +120,15 @@ def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = Fa
             print(f"stored in {path}")
 
 
-def record_sweep(swept: Sweep, path: Path, force: bool, as_json: bool) -> None:
+def record_sweep(
+    swept: Sweep, path: Path, force: bool, as_json: bool, resume: bool = False
+) -> None:
     """Run every part of a sweep and print what they came to together."""
     from engine import publishing, store, sweep
 
     try:
         with ends_when_asked(), progress(swept.name, len(swept.plans), "parts") as advance:
-            tree = sweep.run(swept, path, force, advance)
+            tree = sweep.run(swept, path, force, advance, resume)
     except (RunError, KeyboardInterrupt) as error:
         done = f"{path} keeps {store.open(path).attrs['committed']} of {len(swept.plans)} parts"
         if isinstance(error, RunError):
