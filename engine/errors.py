@@ -72,6 +72,29 @@ def whole(name: str, n: Any, least: int = 1) -> int:
     return number
 
 
+def between(name: str, x: Any, low: float, high: float, ends: str = "[]") -> None:
+    """Refuse a number, or an array with one, that lies outside an interval or is NaN.
+
+    >>> between("gamma", 0.5, 0, 1)
+    >>> between("gamma", [0.5, 1.5], 0, 1, "[)")
+    Traceback (most recent call last):
+    engine.errors.InputError: gamma = 1.5 must lie in [0, 1)
+    """
+    import numpy as np
+
+    try:
+        values = np.asarray(x, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{name} = {x!r} must be a number in {ends[0]}{low}, {high}{ends[1]}"
+        ) from None
+    above = values >= low if ends[0] == "[" else values > low
+    below = values <= high if ends[1] == "]" else values < high
+    if not (above & below).all():
+        first = values[~(above & below)].flat[0]
+        raise InputError(f"{name} = {first:g} must lie in {ends[0]}{low:g}, {high:g}{ends[1]}")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return advice for a name that is not in `known`.
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from engine.cores import share
+from engine.errors import InputError
 from engine.measure.lift import lift
 
 SCORES = 2**16
@@ -23,7 +24,7 @@ TILES = 2
 def _squares(entries: np.ndarray, by: str) -> np.ndarray:
     """Return |e|^2 of every entry, a row of numbers for a table; by product nothing is needed."""
     if by not in ("distance", "dot", "cosine"):
-        raise ValueError(f"by = {by!r} must be 'distance', 'dot' or 'cosine'")
+        raise InputError(f"by = {by!r} must be 'distance', 'dot' or 'cosine'")
     if by == "dot":
         return np.zeros((*entries.shape[:-2], 1, entries.shape[-2]))
     return np.asarray(np.einsum("...ij,...ij->...i", entries, entries)[..., None, :])

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import InputError
+
 BLOCK_BYTES = 16 * 2**20
 """Input that is read at a time where the steps are independent: a run may exceed the memory."""
 
@@ -45,12 +47,18 @@ def lift(
     array or DataArray
         An array if no argument has dims. A DataArray otherwise: a lazy one if an argument is
         chunked, else in memory.
+
+    Raises
+    ------
+    InputError
+        If an argument is not numbers, lacks a dim, or has another length than the others there.
     """
 
     def quiet(*arrays: Any) -> Any:
         with np.errstate(over="ignore", invalid="ignore"):  # a diverged state has no finite error
             return function(*arrays)
 
+    _check(dims, args)
     named = [x for x in args if hasattr(x, "dims")]
     if not named:
         return quiet(*args)
@@ -79,6 +87,30 @@ def lift(
         part = [x.isel(rows).load() if hasattr(x, "dims") and over in x.dims else x for x in args]
         parts.append(apply(*part))
     return xr.concat(parts, over)
+
+
+def _check(dims: Sequence[Sequence[str]], args: Sequence[Any]) -> None:
+    """Refuse arguments that the function cannot work on, before NumPy says less."""
+    lengths: dict[str, tuple[int, int]] = {}
+    for i, (x, names) in enumerate(zip(args, dims, strict=True), 1):
+        named, need = hasattr(x, "dims"), " and ".join(names)
+        dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+        if getattr(dtype, "kind", "f") not in "biufc":
+            raise InputError(f"argument {i}: must be numbers, not {type(x).__name__} {x!r:.40}")
+        shape = np.shape(x)
+        if named and (missing := [d for d in names if d not in x.dims]):
+            has = ", ".join(map(str, x.dims)) or "none"
+            raise InputError(f"argument {i}: needs dims {need}; it has {has}, no {missing[0]}")
+        if not named and len(shape) < len(names):
+            raise InputError(f"argument {i}: its last axes must be {need}; its shape is {shape}")
+        trailing = [x.sizes[d] for d in names] if named else shape[len(shape) - len(names) :]
+        for name, n in zip(names, trailing, strict=True):
+            first, at = lengths.setdefault(name, (n, i))
+            if n != first:
+                raise InputError(
+                    f"argument {i}: {name} is {n} long, {first} in argument {at}; they must be "
+                    "equal"
+                )
 
 
 def block_of(*arrays: Any, over: str = "step") -> int:

@@ -74,7 +74,7 @@ def spectrum(S: Any, /, dims: Sequence[str] = MATRIX) -> Any:
     >>> spectrum(np.array([[0.0, 2.0], [3.0, 0.0]])).round(12).tolist()
     [3.0, 2.0]
     """
-    sizes = [S.sizes[d] for d in dims] if hasattr(S, "dims") else [1]
+    sizes = [S.sizes.get(d, 1) for d in dims] if hasattr(S, "dims") else [1]
     return lift(_singular, [dims], S, out=["mode"], sizes={"mode": min(sizes)})
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import InputError, between, whole
+
 LEVEL = 0.95
 
 
@@ -86,6 +88,7 @@ def estimate(x: Any, /, over: str | int = "trial", level: float = LEVEL) -> Esti
     """
     from scipy.special import stdtrit
 
+    between("level", level, 0, 1, "()")
     named = hasattr(x, "dims")
     where: dict[str, Any] = {"dim": over} if named else {"axis": 0 if over == "trial" else over}
     n = int(x.sizes[over] if named else np.shape(x)[where["axis"]])
@@ -121,7 +124,7 @@ def paired(a: Any, b: Any, /, over: str | int = "trial", level: float = LEVEL) -
 
     Raises
     ------
-    ValueError
+    InputError
         If a and b do not have the same trials.
 
     Examples
@@ -135,7 +138,7 @@ def paired(a: Any, b: Any, /, over: str | int = "trial", level: float = LEVEL) -
         axis = 0 if over == "trial" else int(over)
         same = np.shape(a)[axis] == np.shape(b)[axis]
     if not same:
-        raise ValueError("paired observations are of the same trials: their numbers differ")
+        raise InputError("paired observations are of the same trials: their numbers differ")
     return estimate(a - b, over, level)
 
 
@@ -168,6 +171,10 @@ def wilson(hits: Any, n: Any, /, level: float = LEVEL) -> Estimate:
     from scipy.special import ndtri
 
     hits, n = np.asarray(hits, dtype=float), np.asarray(n, dtype=float)
+    between("level", level, 0, 1, "()")
+    between("hits", hits, 0, np.inf)
+    if (hits > n).any():
+        raise InputError("hits: no more than n may be yes")
     z = ndtri((1 + level) / 2)
     with np.errstate(invalid="ignore", divide="ignore"):
         p = hits / n
@@ -222,6 +229,8 @@ def bootstrap(
     """
     from scipy import stats
 
+    between("level", level, 0, 1, "()")
+    whole("resamples", resamples)
     if hasattr(x, "dims"):
         made = bootstrap(x.transpose(over, ...).values, statistic, 0, level, resamples, seed)
         like = x.isel({over: 0}, drop=True)
@@ -230,6 +239,7 @@ def bootstrap(
         )
         return Estimate(value, low, high, se, made.n, level)
     x = np.moveaxis(np.asarray(x, dtype=float), 0 if over == "trial" else int(over), 0)
+    whole("trials to resample", len(x), 2)
     value = np.asarray(statistic(x, axis=0))
     with warnings.catch_warnings(), np.errstate(invalid="ignore", divide="ignore"):
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # constants: seen to below
@@ -267,6 +277,8 @@ def chance(entries: int, asked: int, level: float = LEVEL) -> Estimate:
     """
     from scipy.stats import binom
 
+    whole("entries", entries)
+    whole("asked", asked)
     p = 1 / entries
     low, high = binom(asked, p).interval(level)
     return Estimate(p, low / asked, high / asked, np.sqrt(p * (1 - p) / asked), asked, level)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.api import View
+from engine.errors import InputError, whole
 from engine.measure.lift import block_of, lift
 from engine.measure.runs import mapped, solver_of, view_of
 
@@ -70,13 +71,21 @@ def smooth(x: Any, window: int) -> Any:
     -------
     array or DataArray
         Shorter by window - 1: its row i is the mean of rows i .. i + window - 1.
+
+    Raises
+    ------
+    InputError
+        If the window is not at least one step, or an array is shorter.
     """
+    whole("window", window)
 
     def mean(a: np.ndarray) -> np.ndarray:
         windows = np.lib.stride_tricks.sliding_window_view(a, window, axis=0)
         return np.asarray(windows.mean(axis=-1))
 
     if not hasattr(x, "dims"):
+        if window > len(x):
+            raise InputError(f"window = {window}: there are only {len(x)} steps")
         return mean(np.asarray(x))
     return x.rolling(step=window).mean().isel(step=slice(window - 1, None))
 
@@ -98,7 +107,7 @@ def steady_state(error: Any, /, share: float = 0.25) -> Any:
 
     Raises
     ------
-    ValueError
+    InputError
         If the share is outside (0, 1].
 
     Examples
@@ -107,7 +116,7 @@ def steady_state(error: Any, /, share: float = 0.25) -> Any:
     2.0
     """
     if not 0 < share <= 1:
-        raise ValueError(f"share = {share} must be in (0, 1]")
+        raise InputError(f"share = {share} must be in (0, 1]")
     named = hasattr(error, "dims")
     steps = error.sizes["step"] if named else len(error)
     last = slice(steps - max(1, round(share * steps)), None)
@@ -137,7 +146,7 @@ def lag(S: Any, target_map: Any, /, longest: int = 100) -> Any:
 
     Raises
     ------
-    ValueError
+    InputError
         If there are no more than `longest` steps.
 
     Examples
@@ -148,8 +157,9 @@ def lag(S: Any, target_map: Any, /, longest: int = 100) -> Any:
     """
     named = hasattr(S, "dims")
     steps = S.sizes["step"] if named else len(S)
+    whole("longest", longest, 0)
     if steps <= longest:
-        raise ValueError(f"longest = {longest}: there are only {steps} steps")
+        raise InputError(f"longest = {longest}: there are only {steps} steps")
 
     def rows(x: Any, start: int, stop: int) -> Any:
         if not named:
@@ -201,7 +211,7 @@ def recovery_time(error: Any, switch: int, level: Any, /, hold: int = 1) -> Any:
 
     Raises
     ------
-    ValueError
+    InputError
         If the switch is not one of the steps.
 
     Examples
@@ -212,7 +222,7 @@ def recovery_time(error: Any, switch: int, level: Any, /, hold: int = 1) -> Any:
     named = hasattr(error, "dims")
     steps = error.sizes["step"] if named else len(error)
     if not 0 <= switch < steps:
-        raise ValueError(f"switch = {switch} must be one of the {steps} steps")
+        raise InputError(f"switch = {switch} must be one of the {steps} steps")
     after = error.isel(step=slice(switch, None)) if named else np.moveaxis(error[switch:], 0, -1)
 
     def first(e: np.ndarray, bound: np.ndarray) -> np.ndarray:

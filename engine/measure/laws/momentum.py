@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from engine.errors import between
 from engine.measure.laws.tracking import Gain, implicit_gain, moments
 
 
@@ -35,6 +36,7 @@ def momentum_growth(gain: Gain, d: int, eta: float) -> float:
     >>> round(momentum_growth(implicit_gain(1.0), 8, 0.9), 4)
     1.1102
     """
+    between("eta", eta, 0, 1)
     m1, m2, _ = moments(gain, d)
     return float(np.abs(np.linalg.eigvals(_step(m1, m2, eta))).max())
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import between, whole
+
 
 def hebbian_error(pairs: Any, d: int) -> Any:
     """Return E|S^T k - v|^2 = (N - 1)/d of a Hebbian memory, S = sum of k v^T.
@@ -27,6 +29,8 @@ def hebbian_error(pairs: Any, d: int) -> Any:
     >>> hebbian_error(64, 16)
     3.9375
     """
+    between("pairs", pairs, 1, np.inf)
+    between("d", d, 1, np.inf)
     return (pairs - 1) / d
 
 
@@ -50,6 +54,8 @@ def decayed_signal(gamma: Any, age: Any) -> Any:
     >>> decayed_signal(0.5, 3)
     0.125
     """
+    between("gamma", gamma, 0, 1)
+    between("age", age, 0, np.inf)
     return gamma**age
 
 
@@ -77,6 +83,8 @@ def decayed_interference(gamma: float, age: Any, pairs: int, d: int) -> Any:
     >>> float(decayed_interference(1.0, 0, 64, 16))
     3.9375
     """
+    between("age", age, 0, pairs, "[)")
+    between("d", d, 1, np.inf)
     return (decayed_energy(gamma, pairs) - gamma ** (2 * np.asarray(age))) / d
 
 
@@ -100,6 +108,8 @@ def decayed_energy(gamma: float, pairs: float = np.inf) -> float:
     >>> decayed_energy(0.5)
     1.3333333333333333
     """
+    between("gamma", gamma, 0, 1)
+    between("pairs", pairs, 0, np.inf)
     return float((1 - gamma ** (2 * pairs)) / (1 - gamma**2)) if gamma < 1 else float(pairs)
 
 
@@ -130,6 +140,9 @@ def delta_error(beta: float, d: int, pairs: int) -> np.ndarray:
     >>> delta_error(1.0, 8, 64)[[0, 1, 2, 4, 8, 16, 63]].round(4).tolist()
     [0.0, 0.25, 0.4687, 0.8276, 1.3127, 1.7637, 1.9994]
     """
+    between("beta", beta, 0, 2, "()")
+    whole("d", d)
+    whole("pairs", pairs)
     b, P, error = beta, 1.0, np.empty(pairs)
     rho, c = 1 - (2 * b - b * b) / d, d * (d + 2)
     for a in range(pairs):
@@ -162,6 +175,9 @@ def delta_energy(beta: float, d: int, pairs: Any) -> Any:
     >>> delta_energy(1.0, 8, 1)
     1.0
     """
+    between("beta", beta, 0, 2, "()")
+    between("d", d, 1, np.inf)
+    between("pairs", pairs, 0, np.inf)
     rho = 1 - (2 * beta - beta * beta) / d
     return d * beta / (2 - beta) * (1 - rho**pairs)
 
@@ -187,6 +203,9 @@ def delta_best(d: int, pairs: int) -> float:
     [0.86, 0.66, 0.44, 0.26, 0.14]
     """
     from scipy.optimize import minimize_scalar
+
+    whole("d", d)
+    whole("pairs", pairs)
 
     found = minimize_scalar(
         lambda b: delta_error(b, d, pairs).mean(), bounds=(0, 2), method="bounded"

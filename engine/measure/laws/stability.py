@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import between, whole
+
 
 def titans_bound(eta: float, alpha: float, gap: Any = None) -> Any:
     """Return the 2 theta |k|^2 below which a key revisited every `gap` steps is stable.
@@ -38,6 +40,8 @@ def titans_bound(eta: float, alpha: float, gap: Any = None) -> Any:
     >>> round(float(titans_bound(0.9, 0.0)), 12)  # 2 (1 - eta)
     0.2
     """
+    between("eta", eta, 0, 1)
+    between("alpha", alpha, 0, 1)
     high, low = max(1.0 - alpha, eta), min(1.0 - alpha, eta)
     if gap is None:
         if high == 1.0:  # falls with n, to this limit
@@ -45,6 +49,7 @@ def titans_bound(eta: float, alpha: float, gap: Any = None) -> Any:
         # A write is all but gone after as many steps as high^n takes to be nothing.
         last = int(np.ceil(np.log(1e-6) / np.log(high))) if high > 0 else 1
         return float(titans_bound(eta, alpha, np.arange(1, max(last, 2) + 1)).min())
+    between("gap", gap, 1, np.inf)
     n = np.asarray(gap, dtype=float)
     # (r^n - eta^n)/(r - eta) = high^(n-1) (1 - x^n)/(1 - x), x = low/high; exact as x -> 1.
     with np.errstate(divide="ignore", over="ignore"):
@@ -84,6 +89,9 @@ def titans_growth(gap: int, theta: float, eta: float, alpha: float, k2: float = 
     >>> round(titans_growth(8, 0.5, 0.9, 0.1), 6)
     2.901578
     """
+    whole("gap", gap)
+    between("eta", eta, 0, 1)
+    between("alpha", alpha, 0, 1)
     r, g = 1 - alpha, 2 * theta * k2
     write = np.array([[r - g, eta], [-g, eta]])
     coast = np.array([[r, eta], [0.0, eta]])

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import between
+
 Gain = Callable[[Any], Any]
 """Step size of an adaptive filter as a function of |k|^2."""
 
@@ -249,6 +251,8 @@ def mean_map_error(rho: float, steps: Any) -> Any:
     >>> mean_map_error(0.99686061, np.array([1, 100, 2000, 10**6])).round(3).tolist()
     [0.0, 0.184, 0.95, 1.0]
     """
+    between("rho", rho, 0, 1, "[)")
+    between("steps", steps, 1, np.inf)
     t = np.asarray(steps, dtype=float)
     c = (1 - rho**t) / (t * (1 - rho))
     return 1 - 2 * c + (1 + rho - 2 * rho * c) / (t * (1 - rho))
@@ -280,6 +284,7 @@ def decayed_fit_error(gamma: float, d: int, walk: float, noise: float) -> tuple[
     >>> [round(x, 6) for x in decayed_fit_error(0.99, 2, 0.001, 0.1)]
     [0.000201, 0.049251]
     """
+    between("gamma", gamma, 0, 1, "[)")
     return (
         d * d * noise**2 * (1 - gamma) / (1 + gamma),
         walk * gamma**2 / (1 - gamma**2),
@@ -305,4 +310,5 @@ def memory_length(gamma: Any) -> tuple[Any, Any]:
     >>> [round(x, 9) for x in memory_length(0.95)]
     [20.0, 39.0]
     """
+    between("gamma", gamma, 0, 1, "[)")
     return 1 / (1 - gamma), (1 + gamma) / (1 - gamma)
