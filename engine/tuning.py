@@ -29,6 +29,7 @@ from engine.track import Track
 
 BATCH = 2**24  # numbers that a batch of candidates may draw per pass: how many are run at a time
 SEARCH = 40  # settings that a search may try
+NEAR = 2e-3  # of a range: as near to its end as a search comes
 
 
 class Range(BaseModel):
@@ -62,6 +63,13 @@ class Range(BaseModel):
         """Return `count` values, ends included."""
         space = np.geomspace if self.scale == "log" else np.linspace
         return [float(x) for x in space(self.low, self.high, self.count or 2)]
+
+    def snapped(self, x: float) -> float:
+        """Return x, or an end that it is as near to as a search comes."""
+        ends = np.array([self.low, self.high])
+        place = np.log if self.scale == "log" else np.positive
+        near = np.abs(place(x) - place(ends)) <= NEAR * np.ptp(place(ends))
+        return float(ends[near][0]) if near.any() else x
 
 
 @dataclass(frozen=True)
@@ -196,7 +204,7 @@ def _task(plan: Plan, label: str, table: Mapping[str, Any]) -> Task:
 
 def _candidates(value: Any) -> Range | list[Any]:
     if isinstance(value, list) and value:
-        return value
+        return [x for i, x in enumerate(value) if x not in value[:i]]
     if not isinstance(value, Mapping):
         raise InputError("must be a list of candidates, or { low = ..., high = ..., count = ... }")
     try:
@@ -229,6 +237,9 @@ def _tuned(scenario: Any, overrides: Mapping[str, Any], task: Task) -> Tuned:
     found = [Candidate(s, estimate(x), paired(x, best)) for s, x in tried]
     ends = {n: (min(x), max(x)) for n, x in task.grid.items() if len(x) > 1 and _ordered(x)}
     last = {n: tried[winner][0][n] for n in ends}
+    for name, r in task.search.items():
+        ends[name] = (r.low, r.high)
+        last[name] = r.snapped(tried[winner][0][name])
     edges = [n for n, x in last.items() if x in ends[n] and x not in task.bounds.get(n, ())]
     return Tuned(task.label, measure, found, found[winner], edges)
 
@@ -249,14 +260,20 @@ def _searched(scenario: Any, overrides: Mapping[str, Any], task: Task, tried: li
     ]
     measure = ["error"]
 
+    def less(score: np.ndarray) -> float:
+        mean = float(score.mean()) * (1.0 if task.objective == "error" else -1.0)
+        return mean if math.isfinite(mean) else 1e300
+
     def objective(x: np.ndarray) -> float:
         values = (math.exp(v) if log else float(v) for v, log in zip(x, logs, strict=True))
         inside = (min(max(v, r.low), r.high) for v, r in zip(values, ranges, strict=True))
         settings = dict(zip(names, inside, strict=True))
+        known = [score for old, score in tried if old == settings]
+        if known:
+            return less(known[0])
         (score,), measure[0] = _scores(scenario, overrides, task, [settings])
         tried.append((settings, score))
-        mean = float(score.mean()) * (1.0 if task.objective == "error" else -1.0)
-        return mean if math.isfinite(mean) else 1e300
+        return less(score)
 
     middle = [(a + b) / 2 for a, b in bounds]
     tolerance = {"xatol": 1e-3 * max(b - a for a, b in bounds), "fatol": 0.0}

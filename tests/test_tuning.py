@@ -223,3 +223,30 @@ def test_a_mistake_about_where_to_write(capsys, monkeypatch):
     assert "tune.rsl: missing; did you mean 'rls'?" in err
     err = refused(capsys, monkeypatch, "tune", "s.toml", "--set", "seed=9")
     assert "seed = 9: it is sealed" in err
+
+
+@pytest.mark.parametrize("scale", ["log", "linear"])
+def test_a_search_that_ends_at_an_end_says_so_and_tries_nothing_twice(scale):
+    """Far beyond its load, plain delta is best with the weakest write."""
+    stream = {"generator": "random", "steps": 64, "key": 4, "value": 4}
+    beta = {"low": 0.4, "high": 1.5, "scale": scale}
+    (tuned,) = tune({**TABLE, "stream": stream, "tune": {"delta": {"beta": beta}}})
+    assert tuned.edges == ["beta"] and tuned.best.settings["beta"] == pytest.approx(0.4, rel=5e-3)
+    tried = [c.settings["beta"] for c in tuned.candidates]
+    assert len(set(tried)) == len(tried) > 3
+
+
+def test_a_candidate_given_twice_is_tried_once():
+    (tuned,) = tune({**TABLE, "tune": {"delta": {"beta": [0.5, 0.1, 0.5]}}})
+    assert [c.settings["beta"] for c in tuned.candidates] == [0.5, 0.1]
+
+
+def test_one_trial_has_no_interval_and_none_is_printed(call):
+    Path("one.toml").write_text(
+        'trials = 1\n[stream]\ngenerator = "random"\nsteps = 8\nkey = 3\n[solvers.delta]\n'
+        "[tune.delta]\nbeta = [0.2, 0.5, 0.9]\n"
+    )
+    code, out, _ = call("tune", "one.toml")
+    assert code == 0 and "nan" not in out and "one trial: no intervals; take more" in out
+    found = json.loads(call("tune", "one.toml", "--json")[1])["solvers"][0]["candidates"]
+    assert [c["score"]["low"] for c in found] == [None] * 3

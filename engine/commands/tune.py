@@ -58,7 +58,10 @@ def tune(
             return
         for tuned in found:
             _print(tuned)
-        print("intervals: 95 %, over trials; behind: paired, on the same streams")
+        if found[0].best.score.n > 1:
+            print("intervals: 95 %, over trials; behind: paired, on the same streams")
+        else:
+            print("one trial: no intervals; take more, as --set trials=20")
         if out is not None:
             print(f"written to {out}")
 
@@ -81,8 +84,10 @@ def _print(tuned: Tuned) -> None:
         if c.score.value != c.score.value:
             rows.append([*told, "diverged", "", ""])
             continue
-        interval = f"{c.score.low:.4f} .. {c.score.high:.4f}"
-        behind = f"{c.behind.value:+.4f} ({c.behind.low:+.4f} .. {c.behind.high:+.4f})"
+        interval, behind = "-", f"{c.behind.value:+.4f}"
+        if c.score.n > 1:
+            interval = f"{c.score.low:.4f} .. {c.score.high:.4f}"
+            behind += f" ({c.behind.low:+.4f} .. {c.behind.high:+.4f})"
         best = c is tuned.best
         rows.append([*told, f"{c.score.value:.4f}", interval, "best" if best else behind])
     table(tuned.label, [*names, tuned.measure, "interval", "behind the best"], rows)
