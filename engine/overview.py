@@ -164,6 +164,8 @@ def spectra(run: xr.DataTree) -> Iterator[Figure]:
             for i in range(values.shape[1])
         ]
         top = float(values.max(initial=0.0))
+        ends = [float(x) for x in values[-1:, -1] if x > 1e-12 * top]  # 0, up to rounding: no end
+        floor = min([1e-4 * top, *(x / 3 for x in ends)])
         panels.append(
             Panel(
                 "pairs written",
@@ -171,7 +173,7 @@ def spectra(run: xr.DataTree) -> Iterator[Figure]:
                 curves,
                 title=label,
                 log="xy",
-                y_range=(1e-4 * top, 2 * top) if top > 0 else None,
+                y_range=(floor, 2 * top) if top > 0 else None,
             )  # fmt: skip
         )
     if panels:

@@ -147,7 +147,8 @@ class Capacity(Report):
             for label, widths in POPULATION.items():
                 curves.append(Curve(label, LOADS, widths[d], look="law", like=label))
             curves.append(Curve("", LOADS, 1 / (d * np.array(LOADS)), look="thin"))
-            panels.append(_panel("load N/d, pairs per dimension", curves, f"d = {d}"))
+            note = "bands: 2 standard errors; dashed: the population; thin: chance, 1/N"
+            panels.append(_panel("load N/d, pairs per dimension", curves, f"d = {d}", note))
         rows = np.array(self.tables(run)[0].rows, dtype=float)
         names = ("priority pairs", "ordinary pairs", "all pairs")
         change = [
@@ -207,7 +208,8 @@ class Widths(Report):
                     _curve([p for p in every if shape(p)[0] == d], label, scale, f"d = {d}")
                     for d in widths
                 ]
-                panels.append(_panel(name, curves, label))
+                curves += _chance(every, scale, widths)
+                panels.append(_panel(name, curves, label, "bands: 2 standard errors; thin: chance"))
             said = f"Recall of {label} by width: which axis brings the widths together?"
             found.append(Figure(f"widths_{label}", said, panels))
         return found
@@ -246,10 +248,19 @@ def _curve(some: Sequence[Part], label: str, scale: Any, name: str = "") -> Curv
     return Curve(name or label, x, value, value - 2 * se, value + 2 * se, look="marks")
 
 
-def _panel(x: str, curves: Sequence[Curve], title: str) -> Panel:
+def _chance(every: Sequence[Part], scale: Any, widths: Sequence[int]) -> list[Curve]:
+    """Return the recall of blind guesses, 1/N, at the loads of each width."""
+    found = []
+    for d in widths:
+        n = np.array(sorted(shape(part)[1] for part in every if shape(part)[0] == d))
+        found.append(Curve("", scale(d, n), 1 / n, look="thin"))
+    return found
+
+
+def _panel(x: str, curves: Sequence[Curve], title: str, note: str) -> Panel:
     return Panel(
-        x, "share recalled (nearest value is right)", curves, title, "bands: 2 standard errors",
-        "x", y_range=(-0.02, 1.02),
+        x, "share recalled (nearest value is right)", curves, title, note, "x",
+        y_range=(-0.02, 1.02),
     )  # fmt: skip
 
 

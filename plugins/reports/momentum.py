@@ -68,6 +68,11 @@ class Momentum(Report):
             what = f"largest stable beta, eta {eta:g}"
             ours = laws.momentum_bound(eta, D)
             found.append(Claim(what, ours, bound, None, within, "law; published: by trying"))
+        betas = np.geomspace(0.01, 1e5, 29)
+        for eta in (0.0, 0.5):
+            growth = [laws.momentum_growth(laws.implicit_gain(b), D, eta) for b in betas]
+            what = f"unstable ones of {betas.size} betas from .01 to 1e5, eta {eta:g}"
+            found.append(Claim(what, int(np.sum(np.array(growth) > 1)), 0, None, 0.0, "law"))
         grown = slope(_resting(run)[0.9])
         # One stream of 2000 steps: the spread of ours over trials, scaled to its length.
         steps = _resting(run)[0.9].run["stream"].sizes["step"]
