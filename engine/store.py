@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -242,6 +243,11 @@ def close(path: Path, store: Any, status: str) -> None:
     replace(path / "zarr.json", text(root.metadata))
 
 
+def arrays(path: Path) -> dict[str, Any]:
+    """Return the arrays of any zarr group, whoever wrote it."""
+    return dict(zarr.open_group(str(path), mode="r").arrays())
+
+
 def text(metadata: GroupMetadata) -> bytes:
     """Return metadata as zarr writes them."""
     (found,) = metadata.to_buffer_dict(default_buffer_prototype()).values()
@@ -342,8 +348,6 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
         If there is no run at `path`, or it was written by a newer release, or there is no dask for
         the chunks.
     """
-    import importlib.util
-
     import xarray as xr
 
     if chunks is not None and not importlib.util.find_spec("dask"):

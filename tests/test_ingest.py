@@ -99,6 +99,22 @@ def test_numbers_of_any_kind_keep_their_value(dtype, tmp_path):
     np.testing.assert_array_equal(made["keys"][:, 0], keys.astype(wide))
 
 
+def test_a_zarr_group_whose_axes_have_no_names(tmp_path):
+    keys, values = np.random.default_rng(0).standard_normal((2, 9, 3))
+    group = zarr.create_group(str(tmp_path / "own.zarr"))
+    for name, x in {"keys": keys, "values": values, "one": np.array(1.0)}.items():
+        group.create_array(name, data=x)
+    made = stream(tmp_path / "own.zarr", tmp_path / "s.zarr")
+    np.testing.assert_array_equal(made["keys"][:, 0], keys)
+    np.testing.assert_array_equal(made["values"][:, 0], values)
+
+
+def test_a_trailing_comma_is_no_column(tmp_path):
+    (tmp_path / "t.csv").write_text("x,y\n1,2,\n3,4,\n")
+    made = stream(tmp_path / "t.csv", tmp_path / "s.zarr", keys="x", values="y")
+    assert made["keys"].ravel().tolist() == [1, 3]
+
+
 def test_zeros_are_numbers_in_zarr_2_with_fill_value_0(tmp_path):  # CASES A13
     group = zarr.create_group(str(tmp_path / "old.zarr"), zarr_format=2)
     for name, x in (("keys", np.eye(3)), ("values", np.arange(3.0)[:, None])):

@@ -28,6 +28,9 @@ MISTAKES = [
     ({"keys": "a"}, "which columns are the values?"),
     ({"keys": "a", "values": "nam"}, "values: no column 'nam'; did you mean 'name'?"),
     ({"keys": "q*", "values": "a"}, "keys: no column 'q*'"),
+    ({"keys": "a,q*", "values": "a"}, "keys: no column 'q*'"),
+    ({"keys": "0:9", "values": "a"}, "keys: '0:9' are positions, and there are 8 columns"),
+    ({"keys": "8:", "values": "a"}, "'8:' are positions, and there are 8 columns: expected some"),
     ({"keys": "a,a", "values": "a"}, "keys names the column 'a' twice"),
     ({"keys": "a", "values": "name"}, "column 'name', row 0: 'x' is text, not a number"),
     ({"keys": "b", "values": "a"}, "column 'b', row 1: the number is infinite"),
@@ -35,7 +38,10 @@ MISTAKES = [
     ({"keys": "a", "values": "a", "time": "late"}, "row 1: the time (2026-01-01T00:00"),
     ({"keys": "a", "values": "a", "time": "when"}, "row 1: the time is missing"),
     ({"keys": "a", "values": "a", "time": "a"}, "holds numbers, not time stamps"),
-    ({"keys": "a", "values": "a", "time": "name"}, "time: column 'name', from row 0"),
+    (
+        {"keys": "a", "values": "a", "time": "name"},
+        "time: column 'name', row 0: 'x' is no time stamp; expected ISO 8601",
+    ),
     ({"keys": "a", "values": "a", "sequence": "who"}, "row 1: no sequence is named"),
     ({"keys": "a", "values": "a", "channels": "keys=b"}, "'keys' cannot name a side channel"),
     ({"keys": "a", "values": "a", "channels": "p q=b"}, "'p q' cannot name a side channel"),
@@ -64,12 +70,17 @@ def test_a_column_of_bools_numbers_and_gaps_is_numbers(table, tmp_path):
     ("name", "content", "told"),
     [
         ("t.xlsx", b"?", "no reader for '.xlsx'; known: .npz, .npy, .csv"),
-        ("t.npz", b"not a zip", "t.npz cannot be read"),
-        ("t.npy", b"not an array", "t.npy cannot be read"),
-        ("t.parquet", b"not a table", "t.parquet cannot be read"),
-        ("t.safetensors", b"\xff" * 32, "t.safetensors cannot be read"),
-        ("t.csv", b"", "t.csv cannot be read"),
+        ("t.npz", b"not a zip", "t.npz: cannot be read"),
+        ("t.npy", b"not an array", "t.npy: cannot be read"),
+        ("t.parquet", b"not a table", "t.parquet: cannot be read"),
+        ("t.safetensors", b"\xff" * 32, "t.safetensors: cannot be read"),
+        ("t.csv", b"", "t.csv: cannot be read"),
         ("t.csv", b"keys,values\n", "there are no rows"),
+        ("t.csv", b"keys,values\n1,2\n\xff,3\n", "t.csv: cannot be read: 'utf-8' codec"),
+        ("t.csv", b"keys,keys,values\n1,2,3\n", "two columns are named 'keys'"),
+        ("t.csv", b"keys,values\n1,2,3\n4,5,6\n", "row 0, or one soon after, has more cells"),
+        ("t.csv", b"keys,values\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
+        ("t.csv", b"keys,values\n" + b"1,2\n" * 20_000 + b"no,3\n", "row 20000: 'no' is text"),
         ("t.csv.zst", b"?", "no reader for '.csv.zst'"),
     ],
 )
@@ -94,7 +105,7 @@ def test_a_file_that_is_not_what_it_says(name, content, told, tmp_path):
             "values has the dims step, trial and no channels",
         ),
         (7, "data is a int; expected a path"),
-        ("nowhere.csv", "nowhere.csv does not exist"),
+        ("nowhere.csv", "nowhere.csv: there is no such file"),
     ],
 )
 def test_arrays_that_do_not_fit(data, told, tmp_path):
@@ -117,6 +128,29 @@ def test_a_store_that_is_there_needs_force(table, tmp_path):
     with pytest.raises(engine.InputError, match="exists; choose another place"):
         engine.ingest(table, tmp_path / "s.zarr", **roles)
     assert engine.ingest(table, tmp_path / "s.zarr", force=True, **roles).sizes["step"] == 3
+
+
+def test_a_stream_does_not_replace_what_it_is_read_from(table, tmp_path):
+    roles, path = {"keys": "a", "values": "a"}, tmp_path / "s.zarr"
+    engine.ingest(table, path, **roles)
+    for data, out in ((path, path), (path, f"{path}/"), (path, path / "stream/s.zarr")):
+        with pytest.raises(engine.InputError, match="holds what is to be read"):
+            engine.ingest(data, out, force=True)
+    assert engine.ingest(path, tmp_path / "again.zarr")["stream/keys"].shape == (3, 1, 1)
+
+
+def test_what_is_damaged_in_a_stored_stream_is_no_missing_value(table, tmp_path):
+    engine.ingest(table, tmp_path / "s.zarr", keys="a", values="a")
+    (tmp_path / "s.zarr/stream/values/c/0/0/0").unlink()
+    with pytest.raises(engine.DamageError, match="stream/values, step 0 to 2: missing"):
+        engine.ingest(tmp_path / "s.zarr", tmp_path / "again.zarr")
+    assert not (tmp_path / "again.zarr").exists()
+
+
+def test_a_time_that_nanoseconds_cannot_hold(tmp_path):
+    (tmp_path / "t.csv").write_text("t,x\n1500-01-01,1\n2026-01-01,2\n")
+    with pytest.raises(engine.InputError, match="row 0: '1500-01-01' is no time stamp; .* 1678"):
+        engine.ingest(tmp_path / "t.csv", tmp_path / "s.zarr", keys="x", values="x", time="t")
 
 
 def test_the_command(table, tmp_path, monkeypatch, capsys):

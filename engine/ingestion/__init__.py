@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import at
+from engine.errors import InputError, at
 from engine.ingestion.readers import read
 from engine.ingestion.roles import Names, Roles
 from engine.ingestion.scan import look_through
@@ -77,6 +77,10 @@ def ingest(
     path = Path(out).expanduser()
     check_free(path, force)
     where = str(data) if isinstance(data, (str, Path)) else "data"
+    if where != "data":
+        old, new = Path(data).expanduser().resolve(), path.resolve()
+        if new == old or new in old.parents or old in new.parents:
+            raise InputError(f"{path} holds what is to be read ({where}); choose another place")
     with at(where), read(data) as columns, tempfile.TemporaryDirectory(prefix="ingest-") as folder:
         roles = Roles.of(columns, keys, values, queries, mask, time, sequence, channels)
         scan = look_through(columns, roles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from engine.errors import InputError
+from engine.errors import EngineError, InputError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -57,6 +58,24 @@ class Arrays:
             yield {n: np.asarray(self.arrays[n][start : start + size]) for n in names}
 
 
+class Careful:
+    """The columns of a file; what its reader stumbles over further down is the file's fault."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self.names: Sequence[str] = list(columns.names)
+        self.arrays: Mapping[str, Any] = getattr(columns, "arrays", {})
+
+    def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the rows of the columns."""
+        try:
+            yield from self._columns.blocks(names, size)
+        except EngineError:
+            raise
+        except (OSError, ValueError, RuntimeError) as error:
+            raise InputError(f"cannot be read: {str(error).strip()}") from error
+
+
 def _told(lengths: Mapping[str, int]) -> str:
     return ", ".join(f"{name} has {n} rows" for name, n in lengths.items())
 
@@ -73,15 +92,15 @@ def read(data: Any) -> Iterator[Columns]:
     if isinstance(data, (str, Path)):
         path = Path(data).expanduser()
         if not path.exists():
-            raise InputError(f"{path} does not exist")
+            raise InputError("there is no such file")
         with tempfile.TemporaryDirectory(prefix="ingest-") as folder:
             try:
                 made: Columns = _reader(path)(_unpacked(path, folder))
             except (OSError, ValueError, zipfile.BadZipFile) as error:
                 if isinstance(error, InputError):
                     raise
-                raise InputError(f"{path} cannot be read: {error}") from error
-            yield made
+                raise InputError(f"cannot be read: {str(error).strip()}") from error
+            yield Careful(made)
     elif hasattr(data, "data_vars"):
         yield _dataset(data)
     elif isinstance(data, Mapping):
@@ -111,7 +130,7 @@ def _reader(path: Path) -> Any:
     found = kinds.get(suffix)
     if found is None or packed and found is not Csv:
         raise InputError(
-            f"{path}: no reader for {''.join(suffixes[-2:]) or 'a file without a suffix'!r}; "
+            f"no reader for {''.join(suffixes[-2:]) or 'a file without a suffix'!r}; "
             f"known: {', '.join(kinds)} (a table also compressed, .csv.gz), and zarr folders"
         )
     return found
@@ -153,26 +172,28 @@ def _npz(folder: Path) -> Columns:
 def _zarr(path: Path) -> Columns:
     import xarray as xr
 
-    group = "stream" if (path / "stream").is_dir() else None
+    from engine import guard, store
+
+    if guard.is_store(path):  # guarded: what is damaged is no missing value
+        return _dataset(store.open(path)["stream"].to_dataset())
     old = (path / ".zgroup").exists() or (path / ".zmetadata").exists()
+    if not old and not (path / "zarr.json").is_file():
+        raise InputError("a folder, and no zarr group")
     try:
         # Unmasked: the fill value of zarr's second format is mostly 0, and zeros are numbers.
         ds = xr.open_dataset(
-            path, engine="zarr", group=group, zarr_format=2 if old else 3, consolidated=False,
+            path, engine="zarr", zarr_format=2 if old else 3, consolidated=False,
             chunks=None, cache=False, mask_and_scale=False,
         )  # fmt: skip
-    except (KeyError, FileNotFoundError) as error:
-        raise InputError(f"{path} is a folder, and no zarr group: {error}") from error
+    except KeyError:  # xarray wants names of axes, which zarr alone does not
+        return Arrays({name: x for name, x in store.arrays(path).items() if x.ndim})
     for name, x in ds.variables.items():
         packed = {"scale_factor", "add_offset"} & set(x.attrs)
         if packed:
             raise InputError(
-                f"{path}: {name} is packed ({', '.join(sorted(packed))}); open it with xarray and "
+                f"{name} is packed ({', '.join(sorted(packed))}); open it with xarray and "
                 "hand over the Dataset"
             )
-    if group:  # rows past the mark of a run are not numbers
-        root = xr.open_dataset(path, engine="zarr", zarr_format=3, consolidated=False, chunks=None)
-        ds = ds.isel(step=slice(root.attrs.get("committed")))
     return _dataset(ds)
 
 
@@ -217,23 +238,47 @@ class Csv:
 
         self._path = path
         self._sep = "\t" if ".tsv" in [s.lower() for s in path.suffixes] else ","
-        head = pd.read_csv(path, nrows=0, sep=self._sep)
+        head = pd.read_csv(path, nrows=0, sep=self._sep, index_col=False)
         self.names: Sequence[str] = [str(c) for c in head.columns]
         # Repeated numbers come back as 1.5, 1.5.1: a first row of numbers is data, not names.
         self._plain = all(_is_number(name) for name in self.names)
         if self._plain:
             self.names = [str(i) for i in range(len(self.names))]
+        else:
+            first = pd.read_csv(
+                path, nrows=1, sep=self._sep, header=None, dtype=str, keep_default_na=False
+            )
+            given = first.iloc[0].tolist()
+            twice = next((n for n in given if n and given.count(n) > 1), None)
+            if twice is not None:
+                raise InputError(f"two columns are named {twice!r}; rename one")
 
     def blocks(self, names: Sequence[str], size: int) -> Iterator[dict[str, np.ndarray]]:
         """Yield rows; text stays text, an empty cell is NaN."""
         import pandas as pd
 
-        header: dict[str, Any] = {"header": None, "names": self.names} if self._plain else {}
+        # All columns are read, for with `usecols` pandas drops what stands behind the last.
         with pd.read_csv(
-            self._path, usecols=list(names), chunksize=size, sep=self._sep, **header
-        ) as parts:
-            for part in parts:
+            self._path, header=None if self._plain else 0, names=list(self.names),
+            index_col=False, chunksize=size, sep=self._sep, low_memory=False,
+        ) as parts:  # fmt: skip
+            start = 0
+            while (part := self._next(parts, start)) is not None:
                 yield {name: part[name].to_numpy() for name in names}
+                start += len(part)
+
+    def _next(self, parts: Any, start: int) -> Any:
+        import pandas as pd
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Length of header or names does not match")
+            try:
+                return next(parts, None)
+            except pd.errors.ParserWarning as error:
+                raise InputError(
+                    f"row {start}, or one soon after, has more cells than the first line has "
+                    f"columns, {len(self.names)}"
+                ) from error
 
 
 def _is_number(name: str) -> bool:
@@ -305,6 +350,4 @@ def _library(name: str, path: Path) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         package = name.partition(".")[0]
-        raise InputError(
-            f"{path}: reading it needs {package}; pip install 'ttr-engine[ingest]'"
-        ) from error
+        raise InputError(f"reading it needs {package}; pip install 'ttr-engine[ingest]'") from error

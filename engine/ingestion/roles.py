@@ -96,12 +96,18 @@ def _select(role: str, names: Names, known: Sequence[str], single: bool = False)
     for name in [names] if single and isinstance(names, str) else _split(names):
         start, colon, stop = name.partition(":")
         if name in known:
-            found.append(name)
+            some = [name]
         elif colon and all(not x or x.isdecimal() for x in (start, stop)):
-            found += known[slice(int(start) if start else None, int(stop) if stop else None)]
+            some = list(known[int(start or 0) : int(stop or len(known))])
+            if int(stop or 0) > len(known) or not some:
+                raise InputError(
+                    f"{role}: {name!r} are positions, and there are {len(known)} columns: expected "
+                    f"some within '0:{len(known)}', the last not included"
+                )
         else:
-            found += [n for n in known if fnmatchcase(n, name)]
-        if not found:
+            some = [n for n in known if fnmatchcase(n, name)]
+        found += some
+        if not some:
             raise InputError(f"{role}: no column {name!r}; {nearest(name, known)}")
     twice = sorted({n for n in found if found.count(n) > 1})
     if twice:
@@ -151,17 +157,32 @@ def _numbers(name: str, x: np.ndarray, first: int, role: str) -> np.ndarray:
 
 def _from_objects(name: str, x: np.ndarray, first: int) -> np.ndarray:
     """Return objects as float64 where each is a number, a bool or missing."""
-    out = np.full(x.shape, np.nan)
+    out, wrong = np.full(x.shape, np.nan), None
     for index, one in np.ndenumerate(x if x.dtype.kind in "OUST" else x.astype(object)):
         if isinstance(one, (bool, int, float, np.number, np.bool_)):
             out[index] = float(one)
         elif one is not None and type(one).__name__ not in ("NAType", "NaTType"):
-            raise InputError(
-                f"column {name!r}, row {first + index[0]}: {one!r} is "
-                f"{'text' if isinstance(one, str) else type(one).__name__}, not a number; leave "
-                "the column out, or turn it into numbers first"
-            )
+            wrong = wrong or (index[0], one)
+            # One word makes a whole column of a table text: the word is to blame.
+            if not _reads_as_number(one):
+                wrong = index[0], one
+                break
+    if wrong is not None:
+        row, one = wrong
+        raise InputError(
+            f"column {name!r}, row {first + row}: {one!r} is "
+            f"{'text' if isinstance(one, str) else type(one).__name__}, not a number; leave "
+            "the column out, or turn it into numbers first"
+        )
     return out
+
+
+def _reads_as_number(one: object) -> bool:
+    try:
+        float(str(one))
+    except ValueError:
+        return False
+    return isinstance(one, str)
 
 
 def missing(made: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -200,11 +221,17 @@ def times(column: str, x: np.ndarray, first: int) -> np.ndarray:
         raise InputError(
             f"time: column {column!r} holds numbers, not time stamps; keep it as a side channel"
         )
-    try:
-        stamps = pd.to_datetime(
-            pd.Series(x), utc=True, format=None if x.dtype.kind == "M" else "ISO8601"
+    form = None if x.dtype.kind == "M" else "ISO8601"
+    stamps = pd.to_datetime(pd.Series(x), utc=True, format=form, errors="coerce")
+    wrong = stamps.isna().to_numpy() & ~pd.isna(x)
+    utc: np.ndarray = stamps.dt.tz_convert(None).to_numpy()
+    with np.errstate(all="ignore"):
+        exact = utc.astype("datetime64[ns]")
+    wrong |= ~np.isnat(utc) & (exact.astype(utc.dtype) != utc)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(
+            f"time: column {column!r}, row {first + row}: {str(x[row])!r} is no time stamp; "
+            "expected ISO 8601, as 2026-01-31T12:00:00+01:00, within the years 1678 to 2262"
         )
-    except (ValueError, TypeError) as error:
-        raise InputError(f"time: column {column!r}, from row {first}: {error}") from error
-    utc: np.ndarray = stamps.dt.tz_convert(None).to_numpy().astype("datetime64[ns]")
-    return utc
+    return exact
