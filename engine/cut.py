@@ -5,7 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from engine.guard import Guard, is_store
+from engine.lock import is_unused
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -15,6 +19,13 @@ def laid_out(attrs: Mapping[str, Any]) -> bool:
     """Return whether every variable has its place; these are said once they have."""
     said = any(name in attrs for name in ("block", "first_step", "parts"))
     return said or bool(attrs.get("committed")) or attrs.get("status") == "complete"
+
+
+def only_begun(path: Path) -> bool:
+    """Return whether a store of ours is at `path` that has no place for its stream yet."""
+    if not is_store(path):
+        return is_unused(path)
+    return not laid_out(Guard(path).attrs)
 
 
 def unfinished(root: Any) -> list[str]:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.cut import only_begun
 from engine.errors import InputError
 from engine.parts import Parts
 from engine.recorder import Variable, layout
-from engine.store import ZarrSink, group, only_begun
+from engine.store import ZarrSink, group
 
 if TYPE_CHECKING:
     from engine.experiment import Plan

@@ -20,10 +20,10 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.storage import LocalStore
 
-from engine.cut import laid_out, shown, strangers_ignored, unfinished
+from engine.cut import laid_out, only_begun, shown, strangers_ignored, unfinished
 from engine.errors import DamageError, InputError
 from engine.guard import FORMAT, REDRAWN, SEAL, Guard, followed, is_store, readable, seal
-from engine.lock import Lock, check_free, claim, is_unused
+from engine.lock import Lock, check_free, claim
 from engine.recorder import Variable
 from engine.redrawn import CHUNK_STEPS, Checks, Redrawn
 from engine.shards import CHECKSUM, Shards, are_there, chunks_per_shard, divisor, replace
@@ -314,13 +314,6 @@ def group(path: str | Path) -> Any:
             'says more, and xarray (engine="zarr") opens it as it is'
         )
     return found
-
-
-def only_begun(path: Path) -> bool:
-    """Return whether a store of ours is at `path` that has no place for its stream yet."""
-    if not is_store(path):
-        return is_unused(path)
-    return not laid_out(Guard(path).attrs)
 
 
 def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import engine
-from engine import experiment, recorder, store, verify
+from engine import cut, experiment, recorder, store, verify
 
 from .store_cases import assert_same, flat
 
@@ -125,13 +125,13 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def resume_something_else(self):
         before = {p: p.read_bytes() for p in self.path.rglob("*") if p.is_file()}
-        if store.only_begun(self.path):
+        if cut.only_begun(self.path):
             return
         with pytest.raises(engine.InputError, match="seed: 5 in the store, 6 now"):
             engine.run(self.scenario, self.path, resume=True, seed=6)
         assert before == {p: p.read_bytes() for p in self.path.rglob("*") if p.is_file()}
 
-    @precondition(lambda self: self.path.exists() and not store.only_begun(self.path))
+    @precondition(lambda self: self.path.exists() and not cut.only_begun(self.path))
     @rule()
     def replay(self):
         """The steps that are there, in memory, are the first steps of the model."""
@@ -141,7 +141,7 @@ class Histories(RuleBasedStateMachine):
             if dims[:1] == ("step",) and name.startswith("solvers/"):
                 assert len(x) == done and x.tobytes() == whole[name][1][:done].tobytes(), name
 
-    @precondition(lambda self: self.path.exists() and not store.only_begun(self.path))
+    @precondition(lambda self: self.path.exists() and not cut.only_begun(self.path))
     @rule()
     def verify(self):
         assert not verify.verify(self.path).differences

@@ -112,14 +112,14 @@ def test_a_complete_run_is_left_alone_and_a_missing_one_said(tmp_path):
 
 def test_a_run_killed_as_it_began_opens_and_is_resumed(tmp_path):
     """Its attributes are all that it has; `--force` is not needed to go on."""
-    from engine import store
+    from engine import cut
 
     plan = experiment.prepare(SCENARIO, {})
     left = experiment.store_sink(plan, tmp_path / "run.zarr")
     left.release()
     run = engine.open(tmp_path / "run.zarr")
     assert (run.attrs["committed"], run.attrs["status"], dict(run.children)) == (0, "running", {})
-    assert store.only_begun(tmp_path / "run.zarr")
+    assert cut.only_begun(tmp_path / "run.zarr")
     got = engine.run(SCENARIO, tmp_path / "run.zarr", resume=True)
     assert_same(flat(got), in_memory())
     (tmp_path / "empty.zarr").mkdir()  # killed before even that was said
