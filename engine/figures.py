@@ -143,7 +143,8 @@ def _curve(axes: Any, curve: Curve, order: dict[str, int]) -> None:
         thin = {"color": "0.6", "linewidth": 0.7, "zorder": 1}
         axes.plot(x, y, **(how if curve.look == "law" else thin))
         return
-    marked = {"marker": MARKS[i % len(MARKS)], "markersize": 4.5} if curve.look != "line" else {}
+    bare = curve.look == "line" and y.size > 1  # a line of one point is its mark
+    marked = {} if bare else {"marker": MARKS[i % len(MARKS)], "markersize": 4.5}
     line = "" if curve.look == "points" else DASHES[(i + 2 * (i // len(COLOURS))) % len(DASHES)]
     axes.plot(x, y, color=colour, linestyle=line, linewidth=1.6, zorder=2, **marked)
     if curve.low is None or curve.high is None:

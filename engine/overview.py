@@ -66,8 +66,10 @@ def _errors(
     window = max(1, min(50, steps // 10))
     diverged = {label: np.asarray(run[f"solvers/{label}/diverged_at"])[at] for label in arrays}
     sound = [a[np.isfinite(a)] for label, a in arrays.items() if (diverged[label] < 0).all()]
-    # Beyond ten times what the others do, a diverging curve says nothing more.
-    limit = 10.0 * max((float(np.quantile(a, 0.95)) for a in sound if a.size), default=1e3)
+    window = window if sound else 1  # a mean of a growing error is its last step
+    # Beyond ten times what the others do, a diverging curve says nothing more; squares of 1e100
+    # are finite.
+    limit = 10.0 * max((float(np.quantile(a, 0.95)) for a in sound if a.size), default=1e100)
     drawn, left_out = [], []
     for label, values in arrays.items():
         text, x = label, np.arange(steps)
@@ -87,8 +89,8 @@ def _errors(
             drawn.append(Curve(text, x[width - 1 :], *interval(line)))
     what = {"tracking error": "|S - W|", "prediction error": "|prediction - value|"}[kind]
     means = [float(c.y[-1]) for c in drawn if c.y[-1] > 0]
-    wide = bool(means) and max(means) > 30 * min(means)
-    notes = [f"running means of {window} steps"]
+    wide = bool(means) and (max(means) > 30 * min(means) or not sound)
+    notes = [f"running means of {window} steps"] if window > 1 else []
     notes += ["bands: 95 % intervals of the mean over trials"] if trials > 1 else []
     notes += [f"not drawn: {', '.join(left_out)}"] if left_out else []
     return Panel(

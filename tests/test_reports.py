@@ -220,3 +220,36 @@ def test_names_of_crowded_points_cover_nothing(tmp_path, monkeypatch):
         assert not any(box.overlaps(other) for other in boxes[:i])
         assert not any(box.contains(*mark) for mark in marks)
         assert box.x1 <= figure.bbox.x1
+
+
+def test_a_line_of_one_point_is_seen(tmp_path):
+    """As many dark pixels as a mark has, beyond those of its name and its axes."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    dark = []
+    for y in (1.0, float("nan")):
+        panel = Panel("x", "y", [Curve("", [1.0], [y])], x_range=(0, 2), y_range=(0, 2))
+        path = draw(Figure("one", "", [panel]), tmp_path)[0]
+        dark.append(int((plt.imread(path)[..., :3].sum(-1) < 0.3).sum()))
+    assert dark[0] - dark[1] > 30
+
+
+def test_a_run_whose_report_fails_says_where_it_is(study, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("study.toml").write_text(
+        'report = "wrong"\n[stream]\ngenerator = "random"\nsteps = 8\nkey = 3\n[solvers.delta]\n'
+    )
+    code, out, err = call("run", "study.toml", "-o", "kept.zarr")
+    assert code == 1 and "report 'wrong' failed" in err
+    assert "kept.zarr" in out + err and engine.open("kept.zarr").attrs["status"] == "complete"
+
+
+def test_errors_of_a_run_in_which_everything_diverged_are_drawn():
+    from engine.overview import figures
+
+    run = engine.run({
+        "stream": {"generator": "random", "steps": 400, "key": 4},
+        "solvers": {"wild": {"solver": "delta", "beta": 9000.0}},
+    })  # fmt: skip
+    (panel,) = figures(run)[0].panels
+    (curve,) = panel.curves
+    assert panel.log == "y" and len(curve.x) > 10 and max(curve.y) > 1e50 and curve.x[0] == 0

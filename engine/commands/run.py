@@ -115,9 +115,11 @@ def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = Fa
             print_json({**facts, **plan.seal, "solvers": [row.plain() for row in rows]})
         else:
             _print_rows(plan, rows)
-            if plan.scenario.table.report and plan.source.steps:
-                show_claims(publishing.said(store.open(path), figures=False))
-            print(f"stored in {path}")
+            try:
+                if plan.scenario.table.report and plan.source.steps:
+                    show_claims(publishing.said(store.open(path), figures=False))
+            finally:  # whatever its report says, the run is there
+                print(f"stored in {path}")
 
 
 def record_sweep(
@@ -137,7 +139,10 @@ def record_sweep(
         if isinstance(error, Terminated):
             raise SystemExit(143) from None
         raise
-    said = publishing.said(tree, figures=False)
+    try:
+        said = publishing.said(tree, figures=False)
+    except RunError as error:
+        raise RunError(f"{error}\n  all {len(swept.plans)} parts are stored in {path}") from error
     with pipe():
         if as_json:
             claims = [{**asdict(claim), "holds": claim.holds} for claim in said.claims]
