@@ -8,6 +8,7 @@ import inspect
 import os
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from functools import cache
@@ -325,21 +326,30 @@ def load(folder: str | os.PathLike[str] | None = None) -> Registry:
     Parameters
     ----------
     folder : path, optional
-        Folder of one-file plugins, each `*.py` (names starting with "_" are left out).
+        Folder of one-file plugins, each `*.py` (names starting with "_" are left out), or one
+        such file.
 
     Raises
     ------
     InputError
-        If the folder does not exist.
+        If there is no such folder or file.
     """
     registry = Registry()
     registry.add_distributions()
     if folder:
-        if not Path(folder).is_dir():
-            raise InputError(f"plugins folder {str(folder)!r} is not a folder")
-        for path in sorted(Path(folder).glob("[!_]*.py")):
+        for path in one_files(folder, "plugins folder"):
             registry.add_file(path.resolve())
     return registry
+
+
+def one_files(folder: str | os.PathLike[str], what: str) -> list[Path]:
+    """Return the files of a folder that may be plugins, or the one file that it names."""
+    path = Path(folder)
+    if path.is_file() and path.suffix == ".py":
+        return [path]
+    if not path.is_dir():
+        raise InputError(f"{what} {str(folder)!r} is not a folder, nor a .py file")
+    return sorted(path.glob("[!_]*.py"))
 
 
 @cache
@@ -347,6 +357,18 @@ def _cached(folder: str | None) -> Registry:
     return load(folder)
 
 
+_under_way = threading.local()  # is this thread loading plugins?
+
+
 def default() -> Registry:
     """Return the registry of this process; `ENGINE_PLUGINS_DIR` names its folder of plugins."""
-    return _cached(os.environ.get("ENGINE_PLUGINS_DIR") or None)
+    if getattr(_under_way, "now", False):
+        raise InputError(
+            "it asks for plugins while they are being loaded; do that inside a function, and keep "
+            "scripts apart from plugins"
+        )
+    _under_way.now = True
+    try:
+        return _cached(os.environ.get("ENGINE_PLUGINS_DIR") or None)
+    finally:
+        _under_way.now = False

@@ -79,9 +79,9 @@ def test_pip_installs_it(call, tmp_path):
 def test_one_file_keeps_the_contract(kind, call, tmp_path):
     folder = tmp_path / "my plugins"
     code, out, _ = call("plugins", "new", "single", "--kind", kind, "--single-file", "-o", folder)
-    assert code == 0 and f"--plugins-dir '{folder}'" in out
+    assert code == 0 and f"--plugins-dir '{folder / 'single.py'}'" in out
     assert [p.name for p in folder.iterdir()] == ["single.py"]
-    code, out, err = call("plugins", "check", "single", "--plugins-dir", folder)
+    code, out, err = call("plugins", "check", "single", "--plugins-dir", folder / "single.py")
     assert (code, err) == (0, "")
     assert "passed" in out and "failed" not in out and f"{authoring.KINDS[kind]} single" in out
 

@@ -15,7 +15,7 @@ import pytest
 
 import engine
 from engine import cli, registry
-from engine.errors import InputError
+from engine.errors import InputError, PluginWarning
 
 from .registry_cases import LEAKY, RULE, VIEW, plugin, swap
 
@@ -85,7 +85,26 @@ def test_a_folder_that_is_none(what, tmp_path, monkeypatch):
     monkeypatch.setenv("ENGINE_PLUGINS_DIR", str(path))
     with pytest.raises(InputError) as error:
         engine.run({"stream": {"generator": "random", "steps": 1}, "solvers": {"rls": {}}})
-    assert str(error.value) == f"plugins folder {str(path)!r} is not a folder"
+    assert str(error.value) == f"plugins folder {str(path)!r} is not a folder, nor a .py file"
+
+
+def test_one_file_is_taken_without_those_beside_it(tmp_path):
+    folder = plugin(tmp_path / "scripts", "mine.py", LEAKY)
+    plugin(folder, "script.py", "raise SystemExit('a script was run')")
+    found = registry.load(folder / "mine.py")
+    assert found.broken == []
+    assert found.get("solver", "leaky").source == str(folder / "mine.py")
+
+
+def test_a_script_among_plugins_that_asks_for_them_is_named_and_the_rest_works(
+    tmp_path, monkeypatch
+):
+    folder = plugin(tmp_path / "scripts", "mine.py", LEAKY)
+    plugin(folder, "a_script.py", "import engine\nengine.view('unit')")
+    monkeypatch.setenv("ENGINE_PLUGINS_DIR", str(folder))
+    with pytest.warns(PluginWarning, match="'a_script' .* asks for plugins while they are being"):
+        assert engine.solver("leaky", scale=2.0).scale == 2.0
+    assert [b.name for b in registry.default().broken] == ["a_script"]
 
 
 def test_the_environment_names_the_folder_of_this_process(tmp_path, monkeypatch):

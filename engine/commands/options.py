@@ -18,7 +18,9 @@ from engine.errors import InputError, Terminated
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 PluginsDir = Annotated[
     Path | None,
-    typer.Option("--plugins-dir", help="Folder of one-file plugins [env: ENGINE_PLUGINS_DIR]."),
+    typer.Option(
+        "--plugins-dir", help="Folder of one-file plugins, or one file [env: ENGINE_PLUGINS_DIR]."
+    ),
 ]
 Assign = Annotated[
     list[str] | None,
@@ -29,8 +31,9 @@ Assign = Annotated[
 def use_plugins(folder: Path | None) -> None:
     """Let the registry look for one-file plugins in a folder."""
     if folder is not None:
-        if not folder.is_dir():
-            raise InputError(f"--plugins-dir {str(folder)!r} is not a folder")
+        from engine import registry
+
+        registry.one_files(folder, "--plugins-dir")
         os.environ["ENGINE_PLUGINS_DIR"] = str(folder)
 
 

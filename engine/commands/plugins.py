@@ -153,6 +153,7 @@ def new(
         written = authoring.write(folder, authoring.package(name, kind))
     for path in written:
         print(f"wrote {path}")
-    print(f"check it:   engine plugins check {name} --plugins-dir {shlex.quote(str(folder))}")
+    place = shlex.quote(str(written[0] if single_file else folder))
+    print(f"check it:   engine plugins check {name} --plugins-dir {place}")
     if not single_file:
         print(f"install it: pip install -e {shlex.quote(str(folder) + '[test]')}")
