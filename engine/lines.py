@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -254,14 +255,14 @@ class Feed:
             x = np.array([says[name] for _, says in block] or np.empty((0, n)))
         except (KeyError, ValueError):
             x = np.empty(0)
-        if x.shape == (len(block), n) and x.dtype.kind in "if" and np.isfinite(x).all():
+        if x.shape == (len(block), n) and x.dtype.kind in "bif" and np.isfinite(x).all():
             return x.astype(np.float64)[:, None]
         for i, (line, says) in enumerate(block):
             given = says.get(name)
             if isinstance(given, list) and len(given) == n and all(map(_number, given)):
                 continue
             what = f"{name!r} must be a list of {n} numbers, as long as the first"
-            raise BadLine(line, f"{what}; {_told(given)}", block[:i])
+            raise BadLine(line, f"{what}; {_told(given, n)}", block[:i])
         return np.array([says[name] for _, says in block], dtype=np.float64)[:, None]
 
     def _bind(
@@ -307,14 +308,22 @@ _NOW = Tokens(0, {"keys": np.empty((1, 1, 1))})
 
 
 def _number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) < np.inf
+    """Say whether float64 holds it."""
+    return isinstance(x, (int, float)) and abs(x) <= sys.float_info.max
 
 
-def _told(given: Any) -> str:
-    """Say what was given instead."""
+def _told(given: Any, n: int | None = None) -> str:
+    """Say what was given instead of a list of `n` numbers."""
     if given is None:
         return "there is none"
-    return f"it has {len(given)} entries" if isinstance(given, list) else f"it is {given!r:.40}"
+    if not isinstance(given, list):
+        return f"it is {given!r:.40}"
+    if len(given) != n:
+        return f"it has {len(given)} entr{'y' if len(given) == 1 else 'ies'}"
+    i = next(i for i, x in enumerate(given) if not _number(x))
+    if isinstance(given[i], (int, float)):
+        return f"entry {i} is beyond what float64 holds"
+    return f"entry {i} is {json.dumps(given[i]):.40}"
 
 
 def _cut(frame: Frame, every: int) -> Iterator[Frame]:

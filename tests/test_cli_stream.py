@@ -250,16 +250,17 @@ GOOD = '{"key": [1, 0], "value": [2]}\n'
     [
         ("{", "not JSON: "),
         ('{"key": [1, 0], "value": [NaN]}', "not JSON: NaN is no number in JSON"),
-        ('{"key": [1, 0], "value": [1e999]}', "'value' must be a list of 1 numbers"),
+        ('{"key": [1, 0], "value": [1e999]}', "'value' must .*; entry 0 is beyond what"),
+        (f'{{"key": [1, 0], "value": [-1{"0" * 400}]}}', "'value' .*; entry 0 is beyond what"),
         ("[1, 2]", 'expected an object, as {"key"'),
         ('{"key": [1, 0], "value": [1]}, {"key": [1, 0], "value": [1]}', "not JSON: Extra data"),
         ('{"key": [1, 0], "value": 1}', "'value' must be a list of 1 numbers, as long as"),
         ('{"key": [1, 0, 0], "value": [1]}', "'key' must be a list of 2 numbers.*it has 3 entries"),
         ('{"key": [1, 0]}', "'value' must be a list of 1 numbers.*; there is none"),
         ('{"value": [1]}', "'key' must be a list of 2 numbers.*there is none"),
-        ('{"key": [1, "0"], "value": [1]}', "'key' must be a list of 2 numbers"),
-        ('{"key": [1, null], "value": [1]}', "'key' must be a list of 2 numbers"),
-        ('{"key": [[1, 0]], "value": [1]}', "'key' must be a list of 2 numbers"),
+        ('{"key": [1, "0"], "value": [1]}', "'key' must be a list of 2.*; entry 1 is \"0\""),
+        ('{"key": [1, null], "value": [1]}', "'key' must be a list of 2.*; entry 1 is null"),
+        ('{"key": [[1, 0]], "value": [1]}', "'key' must be a list of 2 numbers.*; it has 1 entry"),
         ('{"key": [1, 0], "value": [1], "query": [1]}', "'query' must be a list of 2 numbers"),
         ('{"key": [1, 0], "value": [1], "mask": 1}', "mask = 1 must be true or false"),
         ('{"key": [1, 0], "value": [1], "bta": 1}', "no field or coefficient 'bta'; did you mean"),
@@ -276,6 +277,13 @@ def test_a_bad_line_is_named_after_the_answers_before_it(line, said, every):
     assert code == 2
     assert [x["stop"] for x in told(out)] == ([1, 2, 3] if every == 1 else [2])
     assert re.match(f"error: line 5: .*{said}", err), err
+
+
+@pytest.mark.parametrize("beside", ["", GOOD])
+def test_true_and_false_are_1_and_0_whatever_arrives_with_them(beside):
+    code, out, _ = piped(beside + '{"key": [true, false], "value": [true]}\n', "--solver", "lms",
+                         "--set", "solvers.lms.mu=1")  # fmt: skip
+    assert code == 0 and told(out)[-1]["solvers"]["lms"]["output"] == [1.0]
 
 
 def test_a_first_line_that_says_no_lengths():
