@@ -41,6 +41,8 @@ test = ["pytest", "array-api-strict"]
 
 [tool.setuptools]
 py-modules = ["{name}"]
+# Said so that `pip install -e` puts this folder on the path: a folder hides what it would else do.
+package-dir = {{ "" = "." }}
 
 [tool.pytest.ini_options]
 pythonpath = ["."]

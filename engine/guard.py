@@ -259,6 +259,8 @@ def readable(path: str | Path) -> Guard:
     DamageError
         If its metadata cannot be read.
     """
+    if not isinstance(path, (str, Path)):
+        raise InputError(f"a run is the path of its store, not {type(path).__name__}")
     path = Path(path).expanduser()
     if not path.exists():
         raise InputError(f"{path} does not exist")

@@ -205,6 +205,10 @@ class Registry:
             for impl in getattr(self._manager.hook, hook).get_hookimpls():
                 if impl.plugin is plugin:
                     infos += _entries(kind, hook, impl.function(), source)
+        if not infos and getattr(plugin, "__file__", "") is None:
+            raise InputError(
+                f"the folder {next(iter(plugin.__path__))} hides it; run elsewhere, or rename that"
+            )
         if not infos:
             raise InputError(
                 f"it provides nothing; mark {', '.join(KINDS.values())} with @hookimpl"

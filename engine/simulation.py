@@ -311,9 +311,7 @@ def as_state(state: Any, track: Track, trial: bool) -> dict[str, np.ndarray]:
             raise InputError("state: the given result has no steps, so no last state")
         state = {n: x.isel(step=-1) if "step" in x.dims else x for n, x in state.items()}
     if not isinstance(state, Mapping):
-        raise InputError(
-            f"state must map state variables to arrays, not be a {type(state).__name__}"
-        )
+        raise InputError(f"state must map state variables to arrays, not {type(state).__name__}")
     arrays = {}
     for name, x in state.items():
         if name not in dims:

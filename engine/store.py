@@ -345,8 +345,7 @@ def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
 
     if chunks is not None and not importlib.util.find_spec("dask"):
         raise InputError(f"chunks = {chunks!r} needs dask: pip install 'ttr-engine[cluster]'")
-    path = Path(path).expanduser()
-    readable(path)
+    path = readable(path).path
     if only_begun(path):
         return xr.DataTree(xr.Dataset(attrs=dict(Guard(path).attrs)))
     attrs: dict[str, Any] = group(path).attrs.asdict()

@@ -102,6 +102,7 @@ MISTAKES = {
     "objective": (lambda: tuned(beta=[1], objective="eror"), "no such objective; did you mean 'er"),
     # ----------------------------------------------------------------------------------- a store
     "no store": (lambda: engine.open("nope.zarr"), "nope.zarr does not exist"),
+    "no path": (lambda: engine.open(3), "a run is the path of its store, not int"),
     "a file": (lambda: engine.open("file"), "file is not a run's store: it has no attribute"),
     "a folder": (lambda: engine.open("folder"), "give the folder that was written, as runs/NAME."),
     "another's": (lambda: engine.open("foreign.zarr"), "foreign.zarr is not a run's store: it"),

@@ -75,6 +75,19 @@ def test_pip_installs_it(call, tmp_path):
     assert found["fresh_one", "solver"] == ["ttr-engine-fresh-one", "0.1.0"]
 
 
+@pytest.mark.skipif(old("setuptools"), reason="needs setuptools 77 or later, and no network")
+def test_its_own_folder_does_not_hide_it_where_it_was_made(call, tmp_path):
+    call("plugins", "new", "fresh_one")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+    pip += ["--disable-pip-version-check", "--no-build-isolation", "--prefix", "site"]
+    subprocess.run([*pip, "-e", "./fresh_one"], check=True, cwd=tmp_path)
+    (folder,) = (tmp_path / "site").glob("**/site-packages")
+    code = f"import site; site.addsitedir({str(folder)!r}); import engine; print(engine.solvers())"
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, text=True, check=True,
+                          stdout=subprocess.PIPE).stdout  # fmt: skip
+    assert "fresh_one" in told
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_file_keeps_the_contract(kind, call, tmp_path):
     folder = tmp_path / "my plugins"

@@ -99,6 +99,15 @@ def test_entry_points_of_other_groups_are_left_alone(install):
     assert registry.load().broken == []
 
 
+def test_a_folder_that_hides_a_module_is_named(install, tmp_path, monkeypatch):
+    install("hidden-dist", None, value="stranger_hidden")
+    folder = tmp_path / "here" / "stranger_hidden"
+    folder.mkdir(parents=True)
+    monkeypatch.syspath_prepend(folder.parent)
+    _, warning = load_broken()
+    assert f"the folder {folder} hides it; run elsewhere, or rename that" in warning
+
+
 def test_a_failed_import_leaves_no_half_made_module(tmp_path):
     folder = plugin(tmp_path / "folder", "half.py", "x = 1\n1 / 0\n")
     load_broken(folder)

@@ -105,8 +105,8 @@ def test_a_state_that_does_not_fit_is_refused_by_name():
         ({"S": S[0]}, rf"'S' has shape \({D}, {M}\), expected \(trial, key, value\)"),
         ({"S": S.astype(complex)}, "S has dtype complex128"),
         ({"S": xr.DataArray(S, dims=("trial", "key", "step"))}, "S has dims"),
-        (S, "must map state variables to arrays, not be a ndarray"),
-        (3, "must map state variables to arrays, not be a int"),
+        (S, "must map state variables to arrays, not ndarray"),
+        (3, "must map state variables to arrays, not int"),
     ):
         with pytest.raises(engine.InputError, match=f"^state.*{says}"):
             engine.simulate("delta", keys, values, state=state)
