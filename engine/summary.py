@@ -12,6 +12,7 @@ from engine.answers import last
 from engine.api import Rows
 from engine.linear import STABLE
 from engine.measure import error_curve
+from engine.measure.statistics import estimate
 from engine.track import Track
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ class Row:
         Mean over trials and the last quarter of the steps; None if the run has no steps, if its
         predictions are not stored, if it was dropped, or if a trial diverged: a mean over those
         that did not would say nothing of the rule.
+    error_half, recall_half : float or None, and mapping of str to the same
+        Half the width of the 95 % interval over trials (Student's t); None of one trial, where
+        one has no mean, and where trials do not differ.
     error_kind : str
         "tracking error" or "prediction error".
     recall : mapping of str to float or None
@@ -53,6 +57,8 @@ class Row:
     error: float | None
     error_kind: str
     recall: dict[str, float | None]
+    error_half: float | None
+    recall_half: dict[str, float | None]
     diverged_at: int | None
     diverged_trials: int
     dropped_at: int | None
@@ -89,27 +95,42 @@ def _mean(errors: np.ndarray) -> float | None:
         return float(known.mean()) if known.size else None
 
 
+def _half(errors: np.ndarray) -> float | None:
+    """Return half the interval of a mean over (..., trial)."""
+    known = ~np.isnan(errors)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        trials = np.where(known, errors, 0.0).sum(axis=0) / known.sum(axis=0)
+        found = estimate(trials)
+        half = float(found.high - found.value)
+    return half if 0 < half < np.inf else None
+
+
 def summarise(run: xr.DataTree, tracks: Sequence[Track]) -> list[Row]:
     """Return one row per solver."""
     steps = run["stream"].sizes["step"]
     rows = []
     for track in tracks:
-        error, kind = None, "prediction error"
+        error, half, kind = None, None, "prediction error"
         if "prediction" in run[f"solvers/{track.label}"]:  # between keyframes nothing is stored
             start = steps - steps // 4 if steps >= 4 else 0
             curve = error_curve(run, track.label, start=start)
             error, kind = _mean(curve.values), str(curve.name)
+            half = _half(curve.transpose("step", "trial").values)
         diverged = track.diverged_at[track.diverged_at >= 0]
         probes = run["probes"].children if "probes" in run.children else {}
+        hits = {
+            n: last(p)[f"{track.label}/recalled"].transpose("query", "trial").values
+            for n, p in probes.items()
+        }
+        gone = diverged.size or track.dropped_at is not None
         rows.append(
             Row(
                 solver=track.label,
-                error=None if diverged.size or track.dropped_at is not None else error,
+                error=None if gone else error,
+                error_half=None if gone else half,
                 error_kind=kind,
-                recall={
-                    n: _mean(np.asarray(last(p)[f"{track.label}/recalled"]))
-                    for n, p in probes.items()
-                },
+                recall={n: _mean(x) for n, x in hits.items()},
+                recall_half={n: _half(x) for n, x in hits.items()},
                 diverged_at=int(diverged.min()) if diverged.size else None,
                 diverged_trials=int(diverged.size),
                 dropped_at=track.dropped_at,

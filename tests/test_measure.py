@@ -1,5 +1,7 @@
 """Measures: array functions first, the same by dim name, and nothing hidden when it diverges."""
 
+from pathlib import Path
+
 import dask.array
 import numpy as np
 import pytest
@@ -211,3 +213,25 @@ def test_ranks_are_those_of_a_stable_sort_however_the_table_is_cut(monkeypatch, 
     nearest, rank = decoded(read, book, wanted)
     np.testing.assert_array_equal(nearest, order[..., 0])
     np.testing.assert_array_equal(rank, np.where(wanted < 0, -1, place))
+
+
+def test_no_mean_is_printed_bare(call, tmp_path, monkeypatch):
+    """Half of Student's interval over trials beside it, by scipy; nothing of a single trial."""
+    from scipy import stats
+
+    monkeypatch.chdir(tmp_path)
+    text = (
+        'trials = 5\n[stream]\ngenerator = "random"\nsteps = 40\nkey = 4\n[solvers.delta]\n'
+        "beta = 0.5\n[probes.recall]\n"
+    )
+    Path("s.toml").write_text(text)
+    _, out, _ = call("run", "s.toml", "-o", "s.zarr")
+    run = engine.open("s.zarr")
+    error = run["solvers/delta/prediction"] - run["stream/values"]
+    for x, digits in (
+        (np.sqrt((error**2).sum("value")).isel(step=slice(-10, None)).mean("step"), 4),
+        (run["probes/recall/delta/recalled"].mean("query"), 3),
+    ):
+        low, high = stats.t.interval(0.95, 4, x.mean(), stats.sem(x))
+        assert f"{float(x.mean()):.{digits}f} +- {(high - low) / 2:.{digits}f}" in out
+    assert "+-" not in call("run", "s.toml", "--trials", "1", "-o", "t.zarr")[1]

@@ -187,9 +187,13 @@ def _print_rows(plan: Plan, rows: list[Row]) -> None:
         if row.diverged_trials not in (0, plan.source.trials):
             diverged += f" ({row.diverged_trials} of {plan.source.trials} trials)"
         error = "-" if row.error is None else _number(row.error)
+        error += f" +- {_number(row.error_half)}" if row.error_half is not None else ""
         errors = [error if kind == row.error_kind else "-" for kind in kinds]
-        shares = [row.recall[name] for name in probes]
-        recall = ["-" if share is None else f"{share:.3f}" for share in shares]
+        shares = [(row.recall[name], row.recall_half[name]) for name in probes]
+        recall = [
+            "-" if x is None else f"{x:.3f}" + (f" +- {half:.3f}" if half is not None else "")
+            for x, half in shares
+        ]
         lines.append(
             [
                 row.solver,
@@ -214,4 +218,6 @@ def _print_rows(plan: Plan, rows: list[Row]) -> None:
     for row in rows:
         if row.dropped_at is not None:
             print(f"{row.solver}: dropped at step {row.dropped_at}: {row.dropped_because}")
+    if trials > 1:
+        print("+-: half the 95 % interval over trials")
     print(f"errors: mean over trials and the last {steps // 4 if steps >= 4 else steps} steps")
