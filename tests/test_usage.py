@@ -66,7 +66,7 @@ MISTAKES = {
         ["--every = 0 must be a whole number, 1 or mo"],
     ),
     "tuned": (["tune", "drift"], ["tune: missing; write [tune.<label>] with candidates"]),
-    "no file": (["ingest", "no.csv", "-o", "x.zarr"], ["no.csv does not exist"]),
+    "no file": (["ingest", "no.csv", "-o", "x.zarr"], ["no.csv: there is no such file"]),
     "no plugins": (
         ["plugins", "list", "--plugins-dir", "no"],
         ["--plugins-dir 'no' is not a folder"],
