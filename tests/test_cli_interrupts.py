@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -34,6 +35,11 @@ def interrupt(process, path, ready):
     return finished(process)
 
 
+# It may come while a solver is at work, or in between.
+TOLD = (
+    r"interrupted( at step \d+)?( in solver '\w+')?: r.zarr keeps the first {kept} steps, "
+    r"with status 'interrupted'\n"
+)
 LONG = SMALL.replace("steps = 40", "steps = 3_000_000").replace("[probes.recall]", "")
 
 
@@ -44,7 +50,7 @@ def test_ctrl_c_ends_a_run_with_130_and_keeps_what_was_done():
     assert (code, out) == (130, "")
     left = engine.open("r.zarr")
     kept = left.attrs["committed"]
-    assert err == f"interrupted: r.zarr keeps the first {kept} steps, with status 'interrupted'\n"
+    assert re.fullmatch(TOLD.format(kept=kept), err), err
     assert left.attrs["status"] == "interrupted" and 0 < kept < 3_000_000
     assert left.sizes["step"] == kept
     last = left["solvers/delta"].isel(step=-1)
@@ -100,7 +106,8 @@ def test_ctrl_c_in_a_slow_solver_is_heard_at_once(tmp_path):
     code, _, err = interrupt(run, "r.zarr", ready)
     assert code == 130
     assert time.monotonic() - began[0] < 20  # the run itself would take minutes
-    assert err == "interrupted: r.zarr keeps the first 0 steps, with status 'interrupted'\n"
+    told = r"interrupted at step \d+ in solver 'bad': r.zarr keeps the first 0 steps, with status"
+    assert re.match(told, err), err
     assert engine.open("r.zarr").attrs["status"] == "interrupted"
 
 
@@ -152,7 +159,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does_with_143():
     assert (code, out) == (143, "")
     left = engine.open("r.zarr")
     kept = left.attrs["committed"]
-    assert err == f"interrupted: r.zarr keeps the first {kept} steps, with status 'interrupted'\n"
+    assert re.fullmatch(TOLD.format(kept=kept), err), err
     assert left.sizes["step"] == kept > 0
     assert np.isfinite(left["solvers/delta/S"].isel(step=-1).values).all()
 

@@ -104,7 +104,7 @@ def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = Fa
     except RunError as error:
         raise RunError(f"{error}\n  {_kept(path)}") from error
     except KeyboardInterrupt as asked:
-        print(f"interrupted: {_kept(path)}", file=sys.stderr)
+        print(f"{_where(asked)}: {_kept(path)}", file=sys.stderr)
         if isinstance(asked, Terminated):
             raise SystemExit(143) from None
         raise
@@ -135,7 +135,7 @@ def record_sweep(
         done = f"{path} keeps {store.open(path).attrs['committed']} of {len(swept.plans)} parts"
         if isinstance(error, RunError):
             raise RunError(f"{error}\n  {done}") from error
-        print(f"interrupted: {done}", file=sys.stderr)
+        print(f"{_where(error)}: {done}", file=sys.stderr)
         if isinstance(error, Terminated):
             raise SystemExit(143) from None
         raise
@@ -151,6 +151,12 @@ def record_sweep(
         print(": ".join(filter(None, (swept.name, swept.plans[0].scenario.table.title))))
         show_claims(said)
         print(f"{len(swept.plans)} parts, stored in {path}")
+
+
+def _where(asked: KeyboardInterrupt) -> str:
+    """Say in which step and solver a run was interrupted, if it was in one."""
+    said = " ".join(getattr(asked, "__notes__", []))
+    return said if said.startswith("interrupted") else f"interrupted {said}".rstrip()
 
 
 def _kept(path: Path) -> str:
