@@ -113,32 +113,45 @@ def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def recall(run: xr.DataTree, probe: str) -> Panel:
     """Return the share of keys that decode to their present binding, against their age.
 
-    Ages are cut into bins of equal count; bands are Wilson 95 % intervals.
+    Ages are cut into bins of equal count; bands are over trials, for queries of one trial are not
+    independent. Of a single trial they are Wilson's, as if they were.
     """
-    from scipy.stats import binomtest
-
     answers = last(cast("xr.DataTree", run[f"probes/{probe}"]))
     steps = int(answers.coords.get("probe_step", run["stream"].sizes["step"]))
     answers = answers.isel(query=slice(steps))
     wanted = answers["wanted"].transpose("query", "trial").values >= 0
-    age = np.broadcast_to(np.arange(steps - 1, -1, -1)[:, None], wanted.shape)[wanted]
-    order = np.argsort(age, kind="stable")
-    bins = np.array_split(order, max(1, min(12, age.size // 30, np.unique(age).size)))
-    middle = np.array([age[b].mean() for b in bins])
+    age = np.arange(steps - 1, -1, -1)
+    asked = np.flatnonzero(wanted.any(axis=1))[::-1]
+    bins = np.array_split(asked, max(1, min(12, wanted.sum() // 30, asked.size)))
+    middle = np.array([age[b].mean() for b in bins if b.size])
     curves = []
     for label in labels(run):
-        hit = answers[f"{label}/recalled"].transpose("query", "trial").values[wanted] > 0
-        tests = [binomtest(int(hit[b].sum()), b.size) for b in bins]
-        shares = np.array([t.statistic for t in tests])
-        low, high = np.array([t.proportion_ci(method="wilson") for t in tests]).T
-        curves.append(Curve(label, middle, shares, low, high, look="marks"))
+        hit = (answers[f"{label}/recalled"].transpose("query", "trial").values > 0) & wanted
+        bands = [share(hit[b].sum(axis=0), wanted[b].sum(axis=0)) for b in bins if b.size]
+        mean, low, high = np.array(bands).reshape(-1, 3).T
+        curves.append(Curve(label, middle, mean, low, high, look="marks"))
     chance = 1.0 / max(int(answers["wanted"].max()) + 1, 1)
+    kind = (
+        "95 % intervals of the mean over trials" if wanted.shape[1] > 1 else "95 % Wilson intervals"
+    )
     return Panel(
         "age of the key, steps since it was written",
         "share recalled (nearest value is right)", curves,
         title=f"{probe}: asked after {steps} steps",
-        note="bands: 95 % Wilson intervals", levels=[(chance, "chance")], y_range=(-0.02, 1.02),
+        note=f"bands: {kind}", levels=[(chance, "chance")], y_range=(-0.02, 1.02),
     )  # fmt: skip
+
+
+def share(hits: np.ndarray, n: np.ndarray) -> tuple[float, float, float]:
+    """Return the share of hits, of the trials (trial,) that were asked at all, and its interval."""
+    from scipy.stats import binomtest
+
+    hits, n = hits[n > 0], n[n > 0]
+    if n.size > 1:
+        mean, low, high = (float(x[0]) for x in interval((hits / n)[None]))
+        return mean, max(low, 0.0), min(high, 1.0)
+    test = binomtest(int(hits.sum()), int(n.sum()))
+    return (test.statistic, *test.proportion_ci(method="wilson"))
 
 
 def spectra(run: xr.DataTree) -> Iterator[Figure]:

@@ -253,3 +253,28 @@ def test_errors_of_a_run_in_which_everything_diverged_are_drawn():
     (panel,) = figures(run)[0].panels
     (curve,) = panel.curves
     assert panel.log == "y" and len(curve.x) > 10 and max(curve.y) > 1e50 and curve.x[0] == 0
+
+
+def test_bands_of_recall_are_over_trials():
+    """Queries of a trial share a state: the interval is Student's, over the trials' own shares."""
+    from engine.overview import recall
+
+    run = engine.run({
+        "trials": 12, "stream": {"generator": "random", "steps": 24, "key": 8, "value": 8},
+        "solvers": {"delta": {"beta": 0.5}}, "probes": {"end": {}},
+    })  # fmt: skip
+    (curve,) = recall(run, "end").curves
+    hits = run["probes/end/delta/recalled"].transpose("query", "trial").values
+    assert len(curve.x) == 9 and curve.x[0] == 1.0  # 288 answers, at least 30 a bin: ages 0, 1, 2
+    newest = hits[-3:]
+    want = engine.measure.statistics.estimate(newest.mean(axis=0), over=0)
+    assert (curve.y[0], curve.low[0], curve.high[0]) == pytest.approx(
+        (want.value, max(want.low, 0), min(want.high, 1))
+    )
+    (alone,) = recall(
+        engine.run({
+            "stream": {"generator": "random", "steps": 60, "key": 8, "value": 8},
+            "solvers": {"delta": {}}, "probes": {"end": {}},
+        }), "end",
+    ).curves  # fmt: skip
+    assert all(a < b for a, b in zip(alone.low, alone.high, strict=True))
