@@ -1,7 +1,8 @@
 """What went wrong in public in neighbouring tools, each at the smallest input that would show it.
 
 Others of these cases are tested where they belong: A11 in plugins/test_generators.py, A12 and A13
-in test_store_states.py, A15 (times) in test_ingest.py and test_ingest_real.py.
+in test_store_states.py, A15 (times) in test_ingest.py and test_ingest_real.py, A18 and A19 in
+test_plugin_edge.py, test_registry_faults.py and test_registry_names.py.
 """
 
 import pathlib
