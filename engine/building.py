@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,12 @@ def stream(options: dict[str, Any], folder: Path) -> tuple[Generator, int | None
     return generator, steps, {"generator": name, "steps": steps, **resolved}
 
 
-def entry(label: str, options: dict[str, Any], whole: bool = True) -> tuple[Entry, dict[str, Any]]:
+def entry(
+    label: str, options: dict[str, Any], whole: bool = True, others: Iterable[str] = ()
+) -> tuple[Entry, dict[str, Any]]:
     """Return a solver and its options; unless `whole`, a coefficient may be given later."""
     options, where = dict(options), f"solvers.{label}"
-    name = _take(options, where, "solver", "solver", default=label)
+    name = _take(options, where, "solver", "solver", label, others)
     info = registry.default().get("solver", name)
     view, resolved_view = _view(where, options.pop("view", None))
     state = _state(where, options.pop("state", {}))
@@ -107,14 +109,17 @@ def _view(where: str, given: Any) -> tuple[View | None, Any]:
 
 
 def _take(
-    options: dict[str, Any], where: str, key: str, kind: str, default: str | None = None
-) -> str:
+    options: dict[str, Any], where: str, key: str, kind: str, default: str | None = None,
+    others: Iterable[str] = (),
+) -> str:  # fmt: skip
     """Remove a plugin's name from the options of a table and return it."""
     names = registry.default().names(kind)
     if key in options:
         path = f"{where}.{key} = {options[key]!r}"
     elif default is not None:
         path = f"{where} (without a key {key!r}, the label is the name)"
+        if close := [x for x in others if nearest(default, [x]).startswith("did you mean")]:
+            path += f" (is the label {close[0]!r} meant?)" if default not in names else ""
     else:
         raise InputError(f"{where}.{key}: missing; {nearest('', names)}")
     name = options.pop(key, default)

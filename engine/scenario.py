@@ -315,7 +315,8 @@ def resolve(
     generator, steps, stream = drawn
     entries, solvers = {}, {}
     for label, options in table.solvers.items():
-        entries[label], solvers[label] = building.entry(label, options)
+        others = [name for name in table.solvers if name != label]
+        entries[label], solvers[label] = building.entry(label, options, others=others)
     top = table.model_dump(exclude={"stream", "solvers"})
     if table.keyframes and not table.redraws:
         del top["record"]["stream"]  # what every run did, before there was a choice

@@ -50,6 +50,10 @@ ARGUMENTS = {
         ["good.toml", "--set", "solvers.delta.bta=0.5"],
         ["good.toml: solvers.delta.bta = 0.5: delta takes no 'bta'; did you mean 'beta'?"],
     ),
+    "set a label misspelt": (
+        ["drift", "--set", "solvers.implict.beta=1"],
+        ["(is the label 'implicit' meant?): no solver is named 'implict'; Known: "],
+    ),
     "set a table misspelt": (
         ["good.toml", "--set", "solver.delta.beta=0.5"],
         ["good.toml: solver = {'delta': {'beta': 0.5}}: no such key; did you mean 'solvers'?"],
