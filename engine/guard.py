@@ -28,6 +28,7 @@ REDRAWN = "redrawn"
 COPIES = "consolidated_metadata"
 CHUNK = re.compile(r"(?P<name>.+)/c(?P<at>(/[0-9]+)*)")
 WRONG = "its checksum is wrong"
+OTHER = "it is not as long as a chunk of this variable is"
 BELOW = "its shard's index says that it was never written"
 
 
@@ -46,7 +47,7 @@ class Kept:
     sharded, summed : bool
         Whether its files have an index; whether its chunks end with a CRC-32C.
     size : int
-        Bytes per chunk of a shard, its checksum included; 0 without shards.
+        Bytes per chunk, its checksum included; 0 where chunks are compressed.
     redrawn : bool
         Whether its chunks are not stored, only their checksums: see `engine.redrawn`.
     """
@@ -158,7 +159,7 @@ class Guard:
             rows = self._rows(name, dim, int(shape[0])) if shape else 1
             summed = codecs[-1]["name"] == "crc32c"
             size = 0
-            if sharded:  # by `engine.shards`, so plain bytes
+            if [codec["name"] for codec in codecs] == ["bytes", "crc32c"]:
                 size = math.prod(chunk) * np.dtype(node["data_type"]).itemsize + CHECKSUM
             first = int(chunk[0]) if chunk else 1
             redrawn = REDRAWN in node["attributes"]
@@ -202,6 +203,9 @@ def faults(kept: Kept, file: int, data: Any, start: int | None = None) -> Iterat
         return
     if not kept.sharded or start:
         place = ((start or 0) - index_bytes(kept.count)) // kept.size if kept.sharded else 0
+        if kept.size and not kept.sharded and len(data) != kept.size:
+            yield Fault(kept.span(file), OTHER)
+            return
         size = kept.size or len(data)
         for i in range(-(-len(data) // size) if kept.summed else 0):  # of a shard, maybe several
             if not is_whole(data[i * size : (i + 1) * size]):
@@ -209,7 +213,7 @@ def faults(kept: Kept, file: int, data: Any, start: int | None = None) -> Iterat
                 yield Fault(kept.span(file, place + i), why)
         return
     index = data[: index_bytes(kept.count)]
-    if not is_whole(index):
+    if len(index) < index_bytes(kept.count) or not is_whole(index):
         why = "the checksum of its shard's index is wrong"
         yield Fault(kept.span(file, 0, kept.count), why)
         return
@@ -220,6 +224,8 @@ def faults(kept: Kept, file: int, data: Any, start: int | None = None) -> Iterat
             return
         if at == EMPTY:
             yield Fault(span, BELOW)
+        elif (at, size) != (index_bytes(kept.count) + place * kept.size, kept.size):
+            yield Fault(span, OTHER)
         elif start is None and kept.summed and not is_whole(data[at : at + size]):
             yield Fault(span, WRONG)
 

@@ -151,6 +151,11 @@ def _chunks(guard: Guard, name: str, array: Any, known: set[str]) -> Iterator[Da
                 continue
             for first in range(span[0], span[1] + 1, kept.chunk):  # one in memory at a time
                 array[first : min(first + kept.chunk, span[1] + 1)]
+            chunks = -(-(span[1] + 1 - span[0]) // kept.chunk)
+            ended = chunks == kept.count or guard.attrs["status"] == "complete"
+            last = index_bytes(kept.count) + chunks * kept.size
+            if kept.sharded and ended and guard.path.joinpath(file).stat().st_size > last:
+                yield Damage("foreign", name, span, kept.dim, "bytes stand behind its last chunk")
         except Exception as error:  # zarr, its codecs and the disk raise many kinds
             raw = guard.path / file
             data = np.fromfile(raw, np.uint8) if raw.is_file() else None
@@ -193,7 +198,7 @@ def _written(root: Any, arrays: dict[str, Any]) -> int:
         if "/" in name and kept.sharded and kept.dim == "step" and files:  # not the axis itself
             last = folder.joinpath(str(max(files)), *["0"] * (len(array.shape) - 1))
             index = np.fromfile(last, np.uint8, index_bytes(kept.count))
-            if is_whole(index):
+            if len(index) == index_bytes(kept.count) and is_whole(index):
                 most = max(most, min(written(kept, max(files), index), int(array.shape[0])))
     return most
 

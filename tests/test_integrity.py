@@ -9,6 +9,7 @@ import pytest
 import zarr
 
 import engine
+from engine.guard import Guard
 from engine.integrity import check
 
 from .store_cases import SCENARIO, flat, in_memory
@@ -139,6 +140,29 @@ def test_a_foreign_file_and_a_stale_mark_are_named(call, own_folder):
     root.write_text(root.read_text().replace('"committed": 150', '"committed": 151'))
     code, out, err = call("show", "run.zarr", "--check")
     assert code == 1 and "mark: zarr.json: committed = 151, but the run has 150 steps" in out
+
+
+@pytest.mark.parametrize("record", ["every", {"keyframes": 16, "stream": False}], ids=str)
+def test_bytes_that_are_added_and_files_of_other_variables_are_found(
+    record, tmp_path, small_shards
+):
+    path = tmp_path / "run.zarr"
+    engine.run(FEW, path, record=record)
+    want = {name: x for name, (_, x) in flat(engine.open(path)).items()}
+    chunks = [p for p in files_of(path) if p.name != "zarr.json"]
+    mark = (path / "solvers/rls/diverged_at/c/0").read_bytes()
+    for file in chunks:
+        raw, variable = file.read_bytes(), file.relative_to(path).as_posix().partition("/c")[0]
+        others = {x for p in chunks if len(x := p.read_bytes()) != len(raw)}
+        plain = Guard(path).kept(variable).size  # else zarr raises a ValueError of its own
+        for other in (raw + b"x", *((mark, *sorted(others)[:3]) if plain else ())):
+            if other != raw:
+                file.write_bytes(other)
+                assert {d.variable for d in check(path)} == {variable}
+                if other != raw + b"x":
+                    assert not read_all(path, {variable: want[variable]})
+        file.write_bytes(raw)
+    assert check(path) == [] and read_all(path, want)
 
 
 def test_the_parts_of_a_sweep_are_looked_through(tmp_path):
