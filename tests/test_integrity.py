@@ -151,11 +151,11 @@ def test_bytes_that_are_added_and_files_of_other_variables_are_found(
     want = {name: x for name, (_, x) in flat(engine.open(path)).items()}
     chunks = [p for p in files_of(path) if p.name != "zarr.json"]
     mark = (path / "solvers/rls/diverged_at/c/0").read_bytes()
-    for file in chunks:
+    for file in np.random.default_rng(0).permutation(chunks)[:8]:
         raw, variable = file.read_bytes(), file.relative_to(path).as_posix().partition("/c")[0]
         others = {x for p in chunks if len(x := p.read_bytes()) != len(raw)}
         plain = Guard(path).kept(variable).size  # else zarr raises a ValueError of its own
-        for other in (raw + b"x", *((mark, *sorted(others)[:3]) if plain else ())):
+        for other in (raw + b"x", *((mark, min(others)) if plain else ())):
             if other != raw:
                 file.write_bytes(other)
                 assert {d.variable for d in check(path)} == {variable}
