@@ -126,6 +126,8 @@ def sink(plan: Plan, path: Path) -> ResumedSink | ZarrSink | None:
     from engine.experiment import store_sink
 
     path = path.expanduser()
+    if not path.exists():
+        raise InputError(f"{path} does not exist: to begin a run there, leave --resume out")
     if only_begun(path) and plan.scenario.seal is None:
         return store_sink(plan, path, force=True)
     root = group(path)

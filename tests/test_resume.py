@@ -106,7 +106,7 @@ def test_a_complete_run_is_left_alone_and_a_missing_one_said(tmp_path):
     files = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     assert_same(flat(engine.run(SCENARIO, tmp_path / "run.zarr", resume=True)), in_memory())
     assert files == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(engine.InputError, match="none.zarr"):
+    with pytest.raises(engine.InputError, match="none.zarr does not exist: to begin a run"):
         engine.run(SCENARIO, tmp_path / "none.zarr", resume=True)
 
 
