@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+SPREAD := -n auto --maxprocesses 4
 
 .PHONY: demo test slow lint bench clean
 
@@ -16,11 +17,11 @@ demo: .venv/stamp
 	done
 
 test: .venv/stamp
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(SPREAD) --dist loadfile
 
 # The same laws as in `make test`, over more cases.
 slow: .venv/stamp
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(SPREAD)
 
 lint: .venv/stamp
 	$(BIN)/ruff check .
