@@ -1,8 +1,8 @@
 """Keyframes against every-step recording: bytes, time, and what reading a state then takes.
 
 All runs are of full length, once each, where the disk has room for every step of them (28 GB).
-Elsewhere a shorter run with every step is stored, its bytes are counted per step, and both are timed
-at that length.
+Elsewhere a shorter run with every step is stored, its bytes are counted per step, and both are
+timed at that length.
 """
 
 from __future__ import annotations
