@@ -118,6 +118,18 @@ def softmax(scores: Array) -> Array:
     return divide(weight, xp.sum(weight, axis=-1, keepdims=True))
 
 
+def kernel_weights(square: Array, bandwidth: float) -> Array:
+    """Return a Gaussian kernel's weights at squared distances, their sum 1 along the last axis."""
+    if square.shape[-1] == 0:
+        return square
+    xp = array_namespace(square)
+    # From the nearest on, so that it weighs 1; in two divisions, so that none underflows to 0 / 0.
+    further = square - xp.min(square, axis=-1, keepdims=True)
+    scores = further / bandwidth / (-2.0 * bandwidth)
+    # Where nothing is further, 0 / bandwidth may be 0 / 0; a distance that is NaN stays NaN.
+    return softmax(where(further != 0, scores, 0.0))
+
+
 # erf(x) = x T(x^2) / U(x^2) for |x| < 1; from there to 6, beyond which it rounds to 1,
 # 1 - exp(-x^2) P(x) / Q(x): Moshier, Cephes Mathematical Library, ndtr.c. Highest power first.
 _T = (

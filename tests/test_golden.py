@@ -306,7 +306,7 @@ def flatten(keys, values, queries, coefficients, micro):
 
 def check_bandwidth(arrays, meta):
     """Leave-one-out bandwidth: our optimum to 1e-3 (meta.notes), our loss and read at theirs."""
-    from engine.plugins.solvers.nadaraya_watson import learn_bandwidth, leave_one_out
+    from engine.measure.bandwidth import learn_bandwidth, leave_one_out
 
     keys, values = arrays["keys"], arrays["values"]
     for b, bandwidth in enumerate(arrays["bandwidth"]):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.api import Claim, Curve, Figure, Panel, Report, hookimpl, parts
+from engine.measure.bandwidth import descend, learn_bandwidth, leave_one_out
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -16,50 +17,6 @@ if TYPE_CHECKING:
 FIXED = {0.1: 0.350, 0.5: 0.136, 2.0: 0.741}  # published mean squared errors
 LOSSES = (1.259, 1.146, 1.102, 1.078, 1.062)  # published, before each epoch
 W = (1.268, 1.428, 1.545, 1.637, 1.716)  # published 1 / bandwidth, after each epoch
-
-
-def leave_one_out(x: np.ndarray, y: np.ndarray, w: float) -> tuple[float, float]:
-    """Return the mean squared error of each pair from the fit to the others, and its slope in w.
-
-    The fit weighs pair j by exp(-w^2 (x_j - x_i)^2 / 2), w = 1 / bandwidth. With weights p that sum
-    to 1, dp_ij / dw = w p_ij (sum_l p_il (x_l - x_i)^2 - (x_j - x_i)^2).
-
-    Parameters
-    ----------
-    x, y : array (pair,)
-        Keys and values.
-    w : float
-        Where.
-    """
-    square = (x[:, None] - x) ** 2
-    nearest = np.min(square + np.diag(np.full(len(x), np.inf)), axis=1, keepdims=True)
-    p = np.exp(-0.5 * w * w * (square - nearest))  # shifted, so that no row is all zeros
-    np.fill_diagonal(p, 0.0)
-    p /= p.sum(axis=1, keepdims=True)
-    error = p @ y - y
-    change = w * ((p * square).sum(axis=1) * (p @ y) - (p * square) @ y)
-    return float(np.mean(error**2)), float(np.mean(2 * error * change))
-
-
-def descend(x: np.ndarray, y: np.ndarray, epochs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return w (epochs + 1,) from 1 on, by steps of .5 down the slope, and the loss before each."""
-    w, losses = [1.0], []
-    for _ in range(epochs):
-        loss, slope = leave_one_out(x, y, w[-1])
-        losses.append(loss)
-        w.append(w[-1] - 0.5 * slope)
-    return np.array(w), np.array(losses)
-
-
-def best(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the bandwidth of least leave-one-out loss between .05 and 5."""
-    from scipy.optimize import minimize_scalar
-
-    grid = np.geomspace(0.05, 5.0, 200)
-    i = int(np.argmin([leave_one_out(x, y, 1 / s)[0] for s in grid]))
-    near = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
-    found = minimize_scalar(lambda s: leave_one_out(x, y, 1 / s)[0], bounds=near, method="bounded")
-    return float(found.x)
 
 
 @dataclass(frozen=True)
@@ -107,7 +64,7 @@ class Bandwidth(Report):
     def claims(self, run: xr.DataTree) -> Sequence[Claim]:
         """Return the published errors, the path of the descent, and how far it still had to go."""
         found = Fits.of(run)
-        w, losses = descend(found.x, found.y, 5)
+        w, losses = descend(found.x, found.y)
         digits = "three digits are printed"
         rows = [
             Claim(f"error at bandwidth {s:g}", found.error(s), published, None, 5e-4, digits)
@@ -122,7 +79,7 @@ class Bandwidth(Report):
         for i in range(5):
             rows.append(Claim(f"w after epoch {i + 1}", w[i + 1], W[i], None, 5e-4, digits))
         rows.append(Claim("bandwidth after epoch 5", 1 / w[5], 0.583, None, 5e-4, digits))
-        not_yet, least = "five epochs have not converged", best(found.x, found.y)
+        not_yet, least = "five epochs have not converged", learn_bandwidth(found.x, found.y)
         return [
             *rows,
             Claim("error after epoch 5", found.error(1 / w[5]), None, 0.1725, 5e-5, not_yet),
@@ -133,11 +90,11 @@ class Bandwidth(Report):
     def figures(self, run: xr.DataTree) -> Sequence[Figure]:
         """Return error and loss against bandwidth, the descent gone on with, and the fits."""
         found = Fits.of(run)
-        w, losses = descend(found.x, found.y, 100)
-        least, five = best(found.x, found.y), 1 / w[5]
+        w, losses = descend(found.x, found.y, epochs=100)
+        least, five = learn_bandwidth(found.x, found.y), 1 / w[5]
         sigma = np.array(list(found.fits))
         error = [found.error(s) for s in sigma]
-        loss = [leave_one_out(found.x, found.y, 1 / s)[0] for s in sigma]
+        loss = [leave_one_out(found.x, found.y, s) for s in sigma]
         compared = Panel(
             "bandwidth, in units of x", "mean squared error",
             [Curve("to the truth", sigma, error),

@@ -1,8 +1,4 @@
-"""Nadaraya-Watson regression with a Gaussian kernel, and its bandwidth by leave-one-out.
-
-The second half is what a user of the rule needs before a run: its one hyperparameter, learnt from
-stored pairs.
-"""
+"""Nadaraya-Watson regression with a Gaussian kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-import numpy as np
 from array_api_compat import array_namespace
 
 from engine import ops
@@ -36,7 +31,7 @@ class NadarayaWatson:
     Parameters
     ----------
     bandwidth : float
-        Width of the kernel, in units of the keys; `learn_bandwidth` finds one.
+        Width of the kernel, in units of the keys; `engine.measure.bandwidth` learns one.
     """
 
     bandwidth: float = 1.0
@@ -73,123 +68,7 @@ class NadarayaWatson:
         # Differences, not |k|^2 - 2 k.q + |q|^2: that cancels when keys are close.
         away = keys - q[..., None, :]
         square = array_namespace(away).sum(away * away, axis=-1)
-        return ops.vecmat(_weights(square, self.bandwidth), values)
-
-
-def _weights(square: Array, bandwidth: float) -> Array:
-    """Return the kernel's weights at these squared distances, their sum 1 along the last axis."""
-    if square.shape[-1] == 0:
-        return square
-    xp = array_namespace(square)
-    # From the nearest on, so that it weighs 1; in two divisions, so that none underflows to 0 / 0.
-    further = square - xp.min(square, axis=-1, keepdims=True)
-    scores = further / bandwidth / (-2.0 * bandwidth)
-    # Where nothing is further, 0 / bandwidth may be 0 / 0; a distance that is NaN stays NaN.
-    return ops.softmax(ops.where(further != 0, scores, 0.0))
-
-
-def leave_one_out(keys: Array, values: Array, bandwidth: float) -> float:
-    """Return the mean over i of |v_i - the fit at k_i without pair i|^2.
-
-    Parameters
-    ----------
-    keys, values : array (pair, key), (pair, value)
-        At least two pairs.
-    bandwidth : float
-        Width of the kernel.
-    """
-    square, targets = _pairs(keys, values)
-    return _loss_and_slope(square, targets, 1.0 / bandwidth)[0]
-
-
-def learn_bandwidth(keys: Array, values: Array) -> float:
-    """Return the bandwidth of least leave-one-out error, the global one.
-
-    The error may have several minima: it is scanned over every bandwidth that matters, from a tenth
-    of the smallest to ten times the largest distance, 40 per factor of ten, and each dip refined.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two pairs, or all keys are equal: every bandwidth fits alike.
-    """
-    from scipy.optimize import minimize_scalar
-
-    square, targets = _pairs(keys, values)
-    apart = np.sqrt(square[np.isfinite(square) & (square > 0)])
-    if not apart.size:
-        raise ValueError("all keys are equal: every bandwidth fits alike")
-    low, high = math.log10(apart.min() / 10.0), math.log10(10.0 * apart.max())
-    grid = np.linspace(low, high, 1 + math.ceil(40 * (high - low)))
-
-    def loss(exponent: float) -> float:
-        return _loss_and_slope(square, targets, 10.0**-exponent)[0]
-
-    losses = np.array([loss(x) for x in grid])
-    around = np.concatenate([[np.inf], losses, [np.inf]])
-    dips = np.flatnonzero((losses < around[:-2]) & (losses <= around[2:])).tolist()
-    found = [(losses[i], grid[i]) for i in dips]
-    for i in dips:
-        bounds = (grid[max(i - 1, 0)], grid[min(i + 1, len(grid) - 1)])
-        fit = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-9})
-        found.append((fit.fun, fit.x))
-    return float(10.0 ** min(found)[1])
-
-
-def descend(
-    keys: Array, values: Array, w: float = 1.0, rate: float = 0.5, epochs: int = 5
-) -> tuple[np.ndarray, np.ndarray]:
-    """Descend the gradient of the leave-one-out error in w = 1 / bandwidth.
-
-    Parameters
-    ----------
-    keys, values : array (pair, key), (pair, value)
-        At least two pairs.
-    w : float
-        Where to start.
-    rate : float
-        Step size on w.
-    epochs : int
-        Number of steps.
-
-    Returns
-    -------
-    w : array (epochs + 1,)
-        From the start on.
-    loss : array (epochs,)
-        The error before each step.
-    """
-    square, targets = _pairs(keys, values)
-    path, losses = [float(w)], []
-    for _ in range(epochs):
-        loss, slope = _loss_and_slope(square, targets, path[-1])
-        losses.append(loss)
-        path.append(path[-1] - rate * slope)
-    return np.array(path), np.array(losses)
-
-
-def _pairs(keys: Array, values: Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return squared distances between keys, a key's own infinite, and the values as columns."""
-    from scipy.spatial.distance import cdist
-
-    x, y = (np.asarray(a, dtype=np.float64).reshape(len(a), -1) for a in (keys, values))
-    if len(x) != len(y) or len(x) < 2:
-        raise ValueError(f"{len(x)} keys and {len(y)} values must be as many, and at least 2")
-    square = cdist(x, x, "sqeuclidean")
-    np.fill_diagonal(square, np.inf)
-    return square, y
-
-
-def _loss_and_slope(square: np.ndarray, values: np.ndarray, w: float) -> tuple[float, float]:
-    """Return the leave-one-out error at w = 1 / bandwidth and its derivative in w."""
-    p = _weights(square, 1.0 / w)
-    far = p * np.where(np.isinf(square), 0.0, square)
-    fit = p @ values
-    error = fit - values
-    # d p_ij / dw = w p_ij (sum_l p_il |k_i - k_l|^2 - |k_i - k_j|^2)
-    change = w * (far.sum(axis=1, keepdims=True) * fit - far @ values)
-    loss = np.mean(np.sum(error * error, axis=1))
-    return float(loss), float(np.mean(2.0 * np.sum(error * change, axis=1)))
+        return ops.vecmat(ops.kernel_weights(square, self.bandwidth), values)
 
 
 @hookimpl

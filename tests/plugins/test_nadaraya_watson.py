@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import engine
-from engine.plugins.reports import bandwidth as report
-from engine.plugins.solvers.nadaraya_watson import descend, learn_bandwidth, leave_one_out
+from engine.measure.bandwidth import descend, learn_bandwidth, leave_one_out
 
 from .attention_cases import SCALE, K, Q, V, by_loop, close, run, softmax, unit
 
@@ -133,13 +132,6 @@ def test_the_learnt_bandwidth_is_the_global_optimum():
     assert found[0] > 5.0 * found[1]
 
 
-def test_the_report_on_bandwidths_descends_as_the_rule_does(published):
-    x, y = published["x_train"], published["y_train"]
-    for ours, theirs in zip(report.descend(x, y, 5), descend(x, y), strict=True):
-        close(ours, theirs, 1e-13)
-    assert report.best(x, y) == pytest.approx(learn_bandwidth(x, y), rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("keys", "values", "words"),
     [
@@ -149,5 +141,10 @@ def test_the_report_on_bandwidths_descends_as_the_rule_does(published):
     ],
 )
 def test_a_bandwidth_that_cannot_be_learnt_is_refused(keys, values, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(engine.InputError, match=words):
         learn_bandwidth(keys, values)
+
+
+def test_a_bandwidth_that_is_none_is_refused():
+    with pytest.raises(engine.InputError, match=r"bandwidth = 0 must lie in \(0, inf\)"):
+        leave_one_out(np.eye(3), np.eye(3), 0.0)
