@@ -16,14 +16,14 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import pluggy
 
 from engine.draws import Channel, Draws, Visits
-from engine.reporting import Claim, Curve, Figure, Panel, Part, Report, Table, parts
+from engine.reporting import Claim, Curve, Figure, Panel, Part, Report, Table, labels, parts
 from engine.rows import Rows, attend, each_length, fade
 
 __all__ = [
     "Array", "Card", "Channel", "Claim", "Coefficient", "Curve", "Decay", "Draws", "Extent",
     "Figure", "Gain", "Generator", "KeyDecay", "KeyGain", "KeyVector", "Panel", "Part", "Report",
     "Rows", "Solver", "Space", "Table", "ValueDecay", "ValueGain", "View", "Visits", "attend",
-    "each_length", "fade", "hookimpl", "hookspec", "parts",
+    "each_length", "fade", "hookimpl", "hookspec", "labels", "parts",
 ]  # fmt: skip
 
 Array = Any

@@ -9,7 +9,8 @@ import numpy as np
 
 from engine.answers import last
 from engine.measure import error_curve, smooth
-from engine.reporting import Curve, Figure, Panel
+from engine.measure.statistics import estimate, wilson
+from engine.reporting import Curve, Figure, Panel, labels
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,11 +30,6 @@ def figures(run: xr.DataTree) -> list[Figure]:
             panels = [recall(run, name) for name in names]
             found.append(Figure("recall", "Every key asked for, by its age.", panels))
     return found + list(spectra(run))
-
-
-def labels(run: xr.DataTree) -> list[str]:
-    """Return the labels of a run's solvers, as its scenario orders them."""
-    return list(run.attrs["scenario"]["resolved"]["solvers"])
 
 
 def errors(run: xr.DataTree) -> Figure:
@@ -100,14 +96,11 @@ def _errors(
 
 
 def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the mean over trials of (step, trial), and its 95 % interval by Student's t."""
-    from scipy.stats import t
-
-    mean, trials = values.mean(axis=1), values.shape[1]
-    if trials == 1:
-        return mean, mean, mean
-    half = t.ppf(0.975, trials - 1) * values.std(axis=1, ddof=1) / np.sqrt(trials)
-    return mean, mean - half, mean + half
+    """Return the mean over trials of (step, trial), and its interval; of one trial, no width."""
+    found = estimate(values, over=1)
+    if values.shape[1] == 1:
+        return found.value, found.value, found.value
+    return found.value, found.low, found.high
 
 
 def recall(run: xr.DataTree, probe: str) -> Panel:
@@ -144,14 +137,9 @@ def recall(run: xr.DataTree, probe: str) -> Panel:
 
 def share(hits: np.ndarray, n: np.ndarray) -> tuple[float, float, float]:
     """Return the share of hits, of the trials (trial,) that were asked at all, and its interval."""
-    from scipy.stats import binomtest
-
     hits, n = hits[n > 0], n[n > 0]
-    if n.size > 1:
-        mean, low, high = (float(x[0]) for x in interval((hits / n)[None]))
-        return mean, max(low, 0.0), min(high, 1.0)
-    test = binomtest(int(hits.sum()), int(n.sum()))
-    return (test.statistic, *test.proportion_ci(method="wilson"))
+    found = estimate(hits / n) if n.size > 1 else wilson(hits.sum(), n.sum())
+    return float(found.value), max(float(found.low), 0.0), min(float(found.high), 1.0)
 
 
 def spectra(run: xr.DataTree) -> Iterator[Figure]:

@@ -160,3 +160,8 @@ def parts(run: xr.DataTree) -> Iterator[Part]:
     for name in sorted(run["parts"].children, key=int):
         one = cast("xr.DataTree", run[f"parts/{name}"])
         yield Part(one.attrs["settings"], one)
+
+
+def labels(run: xr.DataTree) -> list[str]:
+    """Return the labels of a run's solvers, as its scenario orders them."""
+    return list(run.attrs["scenario"]["resolved"]["solvers"])

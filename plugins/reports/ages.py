@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, parts
+from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, labels, parts
 from engine.measure import capacity, laws
 from engine.measure.state import effective_rank, spectrum
 from engine.measure.statistics import Estimate, estimate
@@ -123,7 +123,7 @@ class Ages(Report):
         """Return what is left of the newest and the oldest pair."""
         whole, *_ = parts(run)
         rows = []
-        for label in _labels(run):
+        for label in labels(run):
             answers, hits = Answers.of(whole, label), _recalled(whole, label)
             for age in AGES:
                 weight, error = estimate(answers.signal()[age]), estimate(answers.error()[age])
@@ -137,10 +137,10 @@ class Ages(Report):
     def figures(self, run: xr.DataTree) -> Sequence[Figure]:
         """Return errors by age, signal and interference, energy, spectra, and write strengths."""
         whole, *_ = every = list(parts(run))
-        labels, age = _labels(run), np.arange(whole.run["stream"].sizes["step"])
+        solvers, age = labels(run), np.arange(whole.run["stream"].sizes["step"])
         law = error_laws(whole)
         errors, hits, sizes = [], [], []
-        for label in labels:
+        for label in solvers:
             errors += _marked(label, age, Answers.of(whole, label).error(), law[label])
             seen = estimate(_recalled(whole, label).T)
             hits.append(Curve(label, age, seen.value, seen.low, seen.high))
@@ -154,7 +154,7 @@ class Ages(Report):
         ]  # fmt: skip
         energy = Panel("pairs written", "E|S|^2, squared Frobenius norm", sizes, "", MARKED, "xy")
         ranks = []
-        for label in labels:
+        for label in solvers:
             seen = estimate(effective_rank(_states(whole, label)).T)
             ranks.append(Curve(label, age + 1, seen.value, seen.low, seen.high))
         rank = Panel(
@@ -165,7 +165,7 @@ class Ages(Report):
             Figure("decayed", DECAYED, _decayed(whole), columns=2),
             Figure("strength", STRENGTH, [_strength_panel(every)]),
             Figure("energy", "Size and effective rank of the state.", [energy, rank], columns=2),
-            Figure("spectra", SPECTRA, [_spectra(whole, x) for x in labels], columns=2),
+            Figure("spectra", SPECTRA, [_spectra(whole, x) for x in solvers], columns=2),
         ]
 
 
@@ -259,10 +259,6 @@ def _recalled(part: Part, label: str) -> np.ndarray:
     """Return which keys are recalled (age, trial)."""
     hit = part.run[f"probes/recall/{label}/recalled"].transpose("query", "trial").values
     return np.asarray(hit[::-1], dtype=float)
-
-
-def _labels(run: xr.DataTree) -> list[str]:
-    return list(run.attrs["scenario"]["resolved"]["solvers"])
 
 
 @hookimpl

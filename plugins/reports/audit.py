@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, parts
+from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, labels, parts
 from engine.measure.runs import rule_of
 from engine.measure.state import costs
 from engine.measure.statistics import estimate
@@ -75,7 +75,7 @@ class Audit(Report):
         every = list(parts(run))
         last, found = every[-1], []
         d, v = (last.run["stream"].sizes[x] for x in ("key", "value"))
-        for label in _labels(run):
+        for label in labels(run):
             said = float(costs(last.run, label)["numbers"][-1])
             what = f"numbers kept after {pairs(last)} pairs, {label}"
             found.append(Claim(what, kept(last, label), None, said, 0, "the card, counted"))
@@ -164,10 +164,6 @@ RECALL = (
     "Recall at equal storage and at equal work. Numbers beside a name: key dimensions after a "
     "projection. A cache that keeps its last pairs and reads them without fault is the reference."
 )
-
-
-def _labels(run: xr.DataTree) -> list[str]:
-    return list(run.attrs["scenario"]["resolved"]["solvers"])
 
 
 def _names(run: xr.DataTree) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, parts
+from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, labels, parts
 from engine.measure.statistics import estimate
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Capacity(Report):
             some = [part for part in every if shape(part)[0] == d]
             curves = [
                 _curve(some, label, SCALES["N / d"], NAMES.get(label, label))
-                for label in _labels(some[0])
+                for label in labels(some[0].run)
             ]
             for label, widths in POPULATION.items():
                 curves.append(Curve(label, LOADS, widths[d], look="law", like=label))
@@ -178,7 +178,7 @@ class Widths(Report):
         for part in parts(run):
             d, n = shape(part)
             for label, widths in POPULATION.items():
-                if label in _labels(part) and d in widths and n / d in LOADS:
+                if label in labels(part.run) and d in widths and n / d in LOADS:
                     population = widths[d][LOADS.index(n / d)]
                     ours = recall(part, label)
                     least = np.sqrt(population * (1 - population) / (ours.size * n))
@@ -191,7 +191,7 @@ class Widths(Report):
         """Return how far the curves of different widths lie apart on each axis."""
         every = list(parts(run))
         rows = []
-        for label in _labels(every[0]):
+        for label in labels(every[0].run):
             rows.append([label, *(_apart(every, label, scale) for scale in SCALES.values())])
         title = "Largest difference of recall between widths at one place of the axis"
         return [Table("alignment", title, ("solver", *SCALES), rows)]
@@ -201,7 +201,7 @@ class Widths(Report):
         every = list(parts(run))
         widths = sorted({shape(part)[0] for part in every})
         found = []
-        for label in _labels(every[0]):
+        for label in labels(every[0].run):
             panels = []
             for name, scale in SCALES.items():
                 curves = [
@@ -234,10 +234,6 @@ def _apart(every: Sequence[Part], label: str, scale: Any) -> float:
     values = np.array([np.interp(grid, *c.T, left=np.nan, right=np.nan) for c in curves])
     both = np.isfinite(values).sum(axis=0) > 1
     return float((np.nanmax(values[:, both], axis=0) - np.nanmin(values[:, both], axis=0)).max())
-
-
-def _labels(part: Part) -> list[str]:
-    return list(part.run.attrs["scenario"]["resolved"]["solvers"])
 
 
 def _curve(some: Sequence[Part], label: str, scale: Any, name: str = "") -> Curve:

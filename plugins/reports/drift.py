@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, parts
+from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, labels, parts
 from engine.measure import error_curve, laws, optimum, smooth, tracking
 from engine.measure.laws.tracking import Gain
 from engine.measure.statistics import estimate
@@ -54,10 +54,9 @@ def exact(run: xr.DataTree, label: str) -> xr.Dataset:
     )
 
 
-def labels(run: xr.DataTree) -> list[str]:
+def traced(run: xr.DataTree) -> list[str]:
     """Return the solvers whose states were recorded."""
-    every = run.attrs["scenario"]["resolved"]["solvers"]
-    return [x for x in every if "step" in run[f"solvers/{x}/S"].dims]
+    return [x for x in labels(run) if "step" in run[f"solvers/{x}/S"].dims]
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Drift(Report):
         """Return the published means, the saturation of uniform least squares, the population."""
         stream = run.attrs["scenario"]["resolved"]["stream"]
         same = stream["generator"] == "stored" and run["stream"].sizes["step"] == 2000
-        if not same or not set(PUBLISHED) <= set(labels(run)):
+        if not same or not set(PUBLISHED) <= set(traced(run)):
             return []  # nothing was published of it, or it was not recorded
         found = []
         for label, (published, measured) in PUBLISHED.items():
@@ -87,17 +86,17 @@ class Drift(Report):
 
     def tables(self, run: xr.DataTree) -> Sequence[Table]:
         """Return lag, distance from the exact fit, and what the error is made of."""
-        return [_table(run)] if labels(run) else []
+        return [_table(run)] if traced(run) else []
 
     def figures(self, run: xr.DataTree) -> Sequence[Figure]:
         """Return errors along the stream, the distance from the exact fit, and regret."""
-        if not labels(run):
+        if not traced(run):
             return []
         curves, apart, regrets = [], [], []
         steps = run["stream"].sizes["step"]
         window = max(1, min(WINDOW, steps // 10))
         x = np.arange(window - 1, steps)
-        for label in labels(run):
+        for label in traced(run):
             line = smooth(errors(run, label), window).mean(axis=1)
             curves.append(Curve(label, x, line))
             against = exact(run, label).mean("trial")
@@ -180,7 +179,7 @@ class Tracking(Report):
         """Return lag and parts of the error on the walk, and recovery from a switch."""
         walk, switch, *_ = list(parts(run))
         rows = []
-        for label in labels(switch.run):
+        for label in traced(switch.run):
             took = tracking.recovery_time(errors(switch.run, label), 500, RECOVERED, hold=10)
             down = took[np.isfinite(took)]
             before = float(errors(switch.run, label)[400:500].mean())
@@ -220,7 +219,7 @@ class Tracking(Report):
         return [
             Figure("laws", said, [walked, switched], columns=2),
             Figure("gains", chosen, [_gain_panel(every)]),
-            Figure("parts", PARTS, [_parts(walk.run, x) for x in labels(walk.run)], columns=2),
+            Figure("parts", PARTS, [_parts(walk.run, x) for x in traced(walk.run)], columns=2),
         ]
 
 
@@ -241,7 +240,7 @@ def _rho() -> float:
 
 def _table(run: xr.DataTree) -> Table:
     rows, longest = [], min(60, run["stream"].sizes["step"] // 2)
-    for label in labels(run):
+    for label in traced(run):
         behind = tracking.lag(run[f"solvers/{label}/S"], run["stream/target_map"], longest=longest)
         against = exact(run, label)
         late = against.isel(step=slice(-500, None)).mean()
@@ -288,7 +287,7 @@ def _squares(part: Part, label: str) -> np.ndarray:
 def _under(run: xr.DataTree, law: Mapping[str, np.ndarray], start: int) -> list[Curve]:
     """Return squared errors from a step on, and the laws over them."""
     curves = []
-    for label in labels(run):
+    for label in traced(run):
         square = errors(run, label)[start:] ** 2
         # Least squares is all but singular around d pairs; the law of its mean holds beyond.
         first = 6 * D if label == "uniform_ls" and label in law else 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, parts
+from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, labels, parts
 from engine.measure import laws
 from engine.measure.statistics import chance, estimate
 
@@ -110,7 +110,7 @@ class Rebinding(Report):
         rows = [
             [label, *(float(recall(p, label).mean()) for p in by_count.values()),
              *(largest(p, label) for p in by_count.values())]
-            for label in _labels(run)
+            for label in labels(run)
         ]  # fmt: skip
         columns = [f"recall, R = {R}" for R in by_count]
         columns += [f"largest readout, R = {R}" for R in by_count]
@@ -119,10 +119,10 @@ class Rebinding(Report):
 
     def figures(self, run: xr.DataTree) -> Sequence[Figure]:
         """Return recall and readouts against R, and growth against the gap."""
-        by_count, labels = _bindings(run), _labels(run)
+        by_count = _bindings(run)
         counts = list(by_count)
         shares, norms = [], []
-        for label in labels:
+        for label in labels(run):
             found = [estimate(recall(part, label)) for part in by_count.values()]
             value, se = (np.array([getattr(e, f) for e in found]) for f in ("value", "se"))
             low, high = np.clip([value - 2 * se, value + 2 * se], 0, 1)
@@ -197,10 +197,6 @@ def _rotations(run: xr.DataTree) -> dict[int, Part]:
     """Return the parts whose keys return in rotation, by gap."""
     some = [part for part in parts(run) if "stream.entries" in part.settings]
     return {part.settings["stream.entries"]: part for part in some}
-
-
-def _labels(run: xr.DataTree) -> list[str]:
-    return list(run.attrs["scenario"]["resolved"]["solvers"])
 
 
 @hookimpl
