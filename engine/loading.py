@@ -97,5 +97,5 @@ def _kind(cls: object) -> str:
             return kind
     raise InputError(
         "is no plugin: a solver has init, write and read (or token), a generator start and draw, "
-        "and a view inherits engine.api.View"
+        "a report claims, and a view inherits engine.api.View"
     )
