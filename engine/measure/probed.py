@@ -85,6 +85,40 @@ def pairs(run: xr.DataTree, probe: str, label: str, /) -> xr.Dataset:
     return made.transpose(*wanted.dims)
 
 
+def recall(run: xr.DataTree, probe: str, label: str, /, where: Any = None) -> xr.DataArray:
+    """Return the share of a probe's queries that a solver recalled, of each trial.
+
+    Parameters
+    ----------
+    run : DataTree
+        A run, in memory or lazy.
+    probe : str
+        The probe's name.
+    label : str
+        The solver's label.
+    where : array of bool (query, trial), optional
+        Which queries count; default: all to which there is an answer.
+
+    Returns
+    -------
+    DataArray (trial,), with probe_step in front if it was asked at several steps
+        NaN where no query counts.
+
+    Raises
+    ------
+    InputError
+        If the run has no such probe, or no such solver.
+    """
+    import xarray as xr
+
+    _probe(run, probe)
+    solver_of(run, label)
+    hit = run[f"probes/{probe}/{label}"].to_dataset()["recalled"]
+    if where is not None:
+        hit = hit.where(xr.DataArray(np.asarray(where, dtype=bool), dims=("query", "trial")))
+    return hit.mean("query")
+
+
 def _age(run: xr.DataTree, node: xr.Dataset, wanted: xr.DataArray) -> xr.DataArray:
     """Return the writes since each query's own, -1 where nothing is wanted."""
     import xarray as xr

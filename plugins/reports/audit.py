@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, labels, parts
+from engine.measure import probed
 from engine.measure.runs import rule_of
 from engine.measure.state import costs
 from engine.measure.statistics import estimate
@@ -51,8 +52,7 @@ def work(part: Part, label: str) -> float:
 
 def recall(part: Part, label: str) -> np.ndarray:
     """Return the share of keys recalled, of each trial."""
-    hit = part.run[f"probes/recall/{label}/recalled"].transpose("query", "trial").values
-    return np.asarray(np.nanmean(hit, axis=0))
+    return np.asarray(probed.recall(part.run, "recall", label))
 
 
 def pairs(part: Part) -> int:

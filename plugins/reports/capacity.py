@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, labels, parts
+from engine.measure import probed
 from engine.measure.statistics import estimate
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ SOFTMAX = (0.021, 0.009, 0.004)  # scale 1/sqrt(d), N/d = 8, d = 8 16 32
 
 def recall(part: Part, label: str, where: Any = None) -> np.ndarray:
     """Return the share of keys recalled in each trial, of those where `where` is true."""
-    hit = part.run[f"probes/recall/{label}/recalled"].transpose("query", "trial").values
-    return np.asarray(np.nanmean(hit if where is None else np.where(where, hit, np.nan), axis=0))
+    return np.asarray(probed.recall(part.run, "recall", label, where=where))
 
 
 def shape(part: Part) -> tuple[int, int]:
@@ -62,6 +62,16 @@ def _endpoints(part: Part) -> dict[str, np.ndarray]:
         "overall, gated": recall(part, "gated"),
         "overall, plain delta": recall(part, "delta"),
     }
+
+
+def _cell(part: Part, label: str, population: float) -> Claim:
+    """Return recall in one cell of the study."""
+    (d, n), ours = shape(part), recall(part, label)
+    # Where none is missed, trials show no spread: no less than independent keys.
+    least = np.sqrt(population * (1 - population) / (ours.size * n))
+    within = 3 * max(estimate(ours).se, float(least))
+    what = f"recall, {label}, d = {d}, N/d = {n / d:g}"
+    return Claim(what, float(ours.mean()), None, population, within, "3 se")
 
 
 @dataclass(frozen=True)
@@ -88,13 +98,7 @@ class Capacity(Report):
         for label, widths in POPULATION.items():
             for d, row in widths.items():
                 for load, population in zip(LOADS, row, strict=True):
-                    n = round(load * d)
-                    ours = recall(cells[d, n], label)
-                    # Where none is missed, trials show no spread: no less than independent keys.
-                    least = np.sqrt(population * (1 - population) / (ours.size * n))
-                    within = 3 * max(estimate(ours).se, float(least))
-                    what = f"recall, {label}, d = {d}, N/d = {load:g}"
-                    found.append(Claim(what, float(ours.mean()), None, population, within, "3 se"))
+                    found.append(_cell(cells[d, round(load * d)], label, population))
         for d, published in zip((8, 16, 32), SOFTMAX, strict=True):
             part = cells[d, 8 * d]
             ours = estimate(recall(part, "softmax_soft"))
@@ -179,12 +183,7 @@ class Widths(Report):
             d, n = shape(part)
             for label, widths in POPULATION.items():
                 if label in labels(part.run) and d in widths and n / d in LOADS:
-                    population = widths[d][LOADS.index(n / d)]
-                    ours = recall(part, label)
-                    least = np.sqrt(population * (1 - population) / (ours.size * n))
-                    within = 3 * max(estimate(ours).se, float(least))
-                    what = f"recall, {label}, d = {d}, N/d = {n / d:g}"
-                    found.append(Claim(what, float(ours.mean()), None, population, within, "3 se"))
+                    found.append(_cell(part, label, widths[d][LOADS.index(n / d)]))
         return found
 
     def tables(self, run: xr.DataTree) -> Sequence[Table]:

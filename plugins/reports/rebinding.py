@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.api import Claim, Curve, Figure, Panel, Part, Report, Table, hookimpl, labels, parts
-from engine.measure import laws
+from engine.measure import laws, probed
 from engine.measure.statistics import chance, estimate
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ GAPS = np.arange(1, 61)
 
 def recall(part: Part, label: str) -> np.ndarray:
     """Return the share of keys that answer with their latest value, in each trial."""
-    hit = part.run[f"probes/recall/{label}/recalled"].transpose("query", "trial").values
-    return np.asarray(np.nanmean(hit, axis=0))
+    return np.asarray(probed.recall(part.run, "recall", label))
 
 
 def largest(part: Part, label: str) -> float:

@@ -77,6 +77,25 @@ def test_recall_by_load(run):
     assert end["load"].values.tolist() == [4.0] and end.dims == ("load", "trial")
 
 
+def test_recall_of_each_trial_counts_the_queries_that_have_an_answer(run):
+    table = {"generator": "rebinding", "entries": 4, "rebindings": 5, "key": 8, "value": 8}
+    again = engine.run({"trials": 3, "stream": table, "solvers": {"delta": {"beta": 0.4}},
+                        "probes": {"end": {}}})  # fmt: skip
+    hits, wanted = (again[f"probes/end/{n}"].values for n in ("delta/recalled", "wanted"))
+    for trial in range(3):
+        mine = hits[wanted[:, trial] >= 0, trial]
+        got = probed.recall(again, "end", "delta").values[trial]
+        assert mine.size == 4 and got == pytest.approx((mine == 1).sum() / 4)
+    first = np.zeros((32, 40), dtype=bool)
+    first[:5] = True
+    want = run["probes/end/delta/recalled"].values[:5].sum(axis=0) / 5
+    np.testing.assert_allclose(probed.recall(run, "end", "delta", where=first), want)
+    assert probed.recall(run, "often", "delta").dims == ("probe_step", "trial")
+    for name, words in (("bok", "no probe 'bok'"), ("end", "delto")):
+        with pytest.raises(engine.InputError, match=words):
+            probed.recall(run, name, "delto")
+
+
 def test_rebound_keys_have_the_load_and_the_age_of_their_latest_binding():
     table = {"generator": "rebinding", "entries": 4, "rebindings": 5, "key": 8, "value": 8,
              "basis": "orthonormal"}  # fmt: skip
