@@ -28,6 +28,17 @@ def only_begun(path: Path) -> bool:
     return not laid_out(Guard(path).attrs)
 
 
+def grown(root: Any, name: str) -> Any:
+    """Return a group of a store, its parents made before it.
+
+    zarr itself writes all of them at once, in any order: a kill may then leave a child whose parent
+    is none, and nobody who walks from the root finds it.
+    """
+    for part in filter(None, name.split("/")):
+        root = root.require_group(part)
+    return root
+
+
 def unfinished(root: Any) -> list[str]:
     """Return what a kill left without all its numbers, of what is written only once."""
     if root.attrs["status"] == "complete":

@@ -20,7 +20,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.storage import LocalStore
 
-from engine.cut import laid_out, only_begun, shown, strangers_ignored, unfinished
+from engine.cut import grown, laid_out, only_begun, shown, strangers_ignored, unfinished
 from engine.errors import DamageError, InputError
 from engine.guard import FORMAT, REDRAWN, SEAL, Guard, followed, is_store, readable, seal
 from engine.lock import Lock, check_free, claim
@@ -113,6 +113,8 @@ class ZarrSink:
         self._root.metadata.attributes.pop(SEAL, None)  # what it seals is about to change
         self._root.update_attributes({"status": "running", "committed": steps, "writer": writer})
         with strangers_ignored():  # what a kill left half written
+            for group in {path.rpartition("/")[0] for path in self._arrays}:
+                grown(self._root, group)
             nodes = [(x, list(x.arrays())) for _, x in self._root["solvers"].groups()]  # type: ignore[union-attr]
         for node, arrays in nodes:
             for name, array in arrays:
@@ -152,6 +154,8 @@ class ZarrSink:
             self._shards[variable.path] = Shards(folder, chunk, count, rest, variable.dtype, fill)
             shards = {"shape": (chunk * count, *rest), "index_location": "start"}
         own = variable.path in self._shards
+        if not (self._path / variable.group / "zarr.json").exists():
+            grown(self._root, variable.group)
         self._arrays[variable.path] = self._root.create_array(
             name,
             shape=variable.shape,
@@ -178,8 +182,7 @@ class ZarrSink:
 
     def describe(self, group: str, attrs: Mapping[str, Any]) -> None:
         """Add attributes to a group."""
-        node = self._root.require_group(group) if group else self._root
-        node.update_attributes(dict(attrs))
+        grown(self._root, group).update_attributes(dict(attrs))
 
     def commit(self, steps: int) -> None:
         """Move the mark: called after every variable is written."""
