@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from engine.factories import generator, generators, reports, solver, solvers, view, views
     from engine.ingestion import ingest
     from engine.live import stream
+    from engine.opening import open
     from engine.push import memory
     from engine.rerun import replay
     from engine.simulation import simulate
-    from engine.store import open
     from engine.tuning import tune
 
 _HOMES = {
@@ -44,7 +44,7 @@ _HOMES = {
     "generators": "factories",
     "memory": "push",
     "ingest": "ingestion",
-    "open": "store",
+    "open": "opening",
     "replay": "rerun",
     "reports": "factories",
     "run": "experiment",

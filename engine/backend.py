@@ -56,7 +56,7 @@ class Backend:
             self._lent["block"] = block
         key = id(array), np.dtype(dtype).name
         if key not in self._lent:
-            lent = self.put(np.broadcast_to(array, array.shape), dtype)
+            lent = self.put(array.view(), dtype)
             if isinstance(lent, np.ndarray):
                 lent.flags.writeable = False
             self._lent[key] = array, lent

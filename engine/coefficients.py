@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -185,9 +186,18 @@ class Binding:
             case Schedule() | PerTrial() | Channel() | Gate():
                 values = self.source.values(tokens)
             case _:
-                values = np.asarray(self.source, dtype=np.float64).reshape(1, 1, -1)
+                values, sound = self._constant
+                if sound:
+                    return values
         self._check(values, tokens)
         return values
+
+    @cached_property
+    def _constant(self) -> tuple[np.ndarray, bool]:
+        """What is the same at every step, and whether it is within bounds."""
+        values = np.asarray(self.source, dtype=np.float64).reshape(1, 1, -1)
+        values.flags.writeable = False
+        return values, not self._bad(values).any()
 
     def recorded(self, values: np.ndarray) -> np.ndarray:
         """Return a block's values along `dims` only: what a recorder keeps."""

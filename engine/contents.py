@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.guard import REDRAWN
-from engine.store import group, open
+from engine.opening import open
+from engine.store import group
 
 
 def describe(path: str | Path) -> dict[str, Any]:

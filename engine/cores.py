@@ -23,16 +23,19 @@ def share(call: Callable[[T], object], items: Sequence[T], worth: int) -> None:
     worth : int
         How many threads have enough to do to be started, at about 0.1 ms each.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = max(1, min(cores or 1, len(items), worth))
+    workers = min(len(items), worth)
+    if workers > 1:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        workers = min(workers, cores or 1)
+    if workers <= 1:
+        for item in items:
+            call(item)
+        return
 
     def some(first: int) -> None:
         for item in items[first::workers]:
             call(item)
 
-    if workers == 1:
-        some(0)
-        return
     with ThreadPoolExecutor(workers - 1) as pool:
         # A context carries how NumPy treats what overflows.
         others = [pool.submit(copy_context().run, some, i) for i in range(1, workers)]

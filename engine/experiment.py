@@ -6,11 +6,9 @@ import dataclasses
 import math
 import platform
 import shutil
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -26,6 +24,7 @@ from engine.drop import Droppable, tell
 from engine.errors import InputError, RunError, at
 from engine.frames import Frame
 from engine.initial import begin
+from engine.interrupts import Interrupts, uninterrupted
 from engine.loop import loop
 from engine.probes import Question, question
 from engine.recorder import MemorySink, Recorder, Sink, block_steps, layout, shard_steps
@@ -186,7 +185,7 @@ def run(
             plan.scenario.seal.record(None)
         execute(plan, sink)
         return sink.tree()
-    from engine import store
+    from engine import opening
 
     if resume:
         from engine.resume import sink as resumed
@@ -196,7 +195,7 @@ def run(
         rest = store_sink(plan, Path(out))
     if rest is not None:
         execute(plan, rest)
-    return store.open(out)
+    return opening.open(out)
 
 
 def store_sink(plan: Plan, path: Path, force: bool = False) -> ZarrSink:
@@ -279,6 +278,14 @@ def _length(plan: Plan) -> int:
 
 def execute(plan: Plan, sink: Sink, watch: Callable[[Frame], None] | None = None) -> None:
     """Run a plan into a sink, calling `watch` with every frame."""
+    with Interrupts() as interrupts:
+        _execute(plan, sink, watch, interrupts.held)
+
+
+def _execute(
+    plan: Plan, sink: Sink, watch: Callable[[Frame], None] | None,
+    uninterrupted: Callable[[], AbstractContextManager[None]],
+) -> None:  # fmt: skip
     steps, scenario = _length(plan), plan.scenario
     shard: int | None = getattr(sink, "shard", None)  # memory takes frames as they come
     block = block_steps(plan.source, plan.tracks)
@@ -355,29 +362,6 @@ def describe(plan: Plan, sink: Sink) -> None:
             "solver": entry.name, "plugin": entry.source, "view": resolved["view"],
             "hyperparameters": hyper, "kernel": track.kernel,
         })  # fmt: skip
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C, and a SIGTERM that is caught, back until a write is whole.
-
-    Cut in the middle, zarr leaves tasks hanging.
-    """
-    asked = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    old = {number: handler for number, handler in asked.items() if callable(handler)}
-    if not old or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    caught: list[Any] = []
-    for number in old:
-        signal.signal(number, lambda *args: caught.append(args))
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-        if caught:
-            old[caught[0][0]](*caught[0])
 
 
 @cache

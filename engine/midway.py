@@ -14,8 +14,9 @@ from engine.answers import Written, answered
 from engine.coefficients import Binding
 from engine.drop import tell
 from engine.errors import InputError, RunError
-from engine.experiment import Plan, describe, end, store_sink, uninterrupted
+from engine.experiment import Plan, describe, end, store_sink
 from engine.frames import Frame, Trace
+from engine.interrupts import uninterrupted
 from engine.recorder import Recorder
 from engine.sources import Fingerprint, Source, Tokens
 from engine.track import Track

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import experiment, sealed, store
+from engine import experiment, opening, sealed, store
 from engine.agreement import tolerance
 from engine.experiment import Plan
 from engine.recorded import RunStream, restored, scenario_sha256
@@ -55,7 +55,7 @@ def replay(
         experiment.execute(plan, sink)
         return sink.tree()
     experiment.execute(plan, experiment.store_sink(plan, Path(out)))
-    return store.open(out)
+    return opening.open(out)
 
 
 def prepare(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ import numpy as np
 SHARD_BYTES = 64 * 2**20
 MOST_CHUNKS = 128  # the index then fits into a page of memory, and is written at once
 EMPTY = 2**64 - 1
-CHECKSUM = 4
+ENTRY, CHECKSUM = 16, 4
+SMALL = 2**16  # bytes that are copied sooner than the system is called
 
 
 def chunks_per_shard(chunk_bytes: int, chunks: int) -> int:
@@ -70,30 +72,59 @@ class Shards:
             self._write_chunk((start + first) // self.chunk, rows[first : first + self.chunk])
 
     def _write_chunk(self, number: int, rows: np.ndarray) -> None:
-        data = np.ascontiguousarray(rows, dtype=self.dtype.newbyteorder("<"))
+        data = np.ascontiguousarray(rows, dtype=self._stored)
         if len(data) < self.chunk:
             whole = np.full((self.chunk, *self.row), self.fill, dtype=data.dtype)
             whole[: len(data)] = data
             data = whole
         body = data.reshape(-1).view(np.uint8)
         shard, place = divmod(number, self.count)
-        header, size = index_bytes(self.count), len(body) + CHECKSUM
-        path = self.folder.joinpath("c", str(shard), *["0"] * len(self.row))
-        if not place or not path.exists():
-            replace(path, self._index(0, header, size))
-        with path.open("r+b", buffering=0) as file:
-            file.seek(header + place * size)
-            _write_all(file, body)
-            _write_all(file, checksum(body))
+        path = self._path.format(shard)
+        if not place:
+            replace(path, self._index(0))
+        try:
+            file = open(path, "r+b", buffering=0)
+        except FileNotFoundError:
+            replace(path, self._index(0))
+            file = open(path, "r+b", buffering=0)
+        with file:
+            file.seek(self._header + place * self._size)
+            if len(body) < SMALL:
+                _write_all(file, body.tobytes() + checksum(body))
+            else:
+                _write_all(file, body)
+                _write_all(file, checksum(body))
             file.seek(0)
-            _write_all(file, self._index(place + 1, header, size))
+            _write_all(file, self._index(place + 1))
 
-    def _index(self, known: int, header: int, size: int) -> bytes:
+    @cached_property
+    def _stored(self) -> np.dtype[Any]:
+        return self.dtype.newbyteorder("<")
+
+    @cached_property
+    def _header(self) -> int:
+        return index_bytes(self.count)
+
+    @cached_property
+    def _size(self) -> int:
+        return self.chunk * math.prod(self.row) * self.dtype.itemsize + CHECKSUM
+
+    @cached_property
+    def _path(self) -> str:
+        """A shard's file, its number left open: a Path takes longer to make than the file."""
+        folder = str(self.folder).replace("{", "{{").replace("}", "}}")
+        return os.sep.join([folder, "c", "{}", *["0"] * len(self.row)])
+
+    @cached_property
+    def _places(self) -> bytes:
+        """The entries of a full index: where each chunk lies, and how long it is."""
+        index = np.full((self.count, 2), self._size, dtype="<u8")
+        index[:, 0] = self._header + self._size * np.arange(self.count)
+        return index.tobytes()
+
+    def _index(self, known: int) -> bytes:
         """Return the index of a shard whose first `known` chunks are there."""
-        index = np.full((self.count, 2), EMPTY, dtype="<u8")
-        index[:known, 0] = header + size * np.arange(known)
-        index[:known, 1] = size
-        text = index.tobytes()
+        text = self._places[: ENTRY * known].ljust(len(self._places), b"\xff")  # EMPTY
         return text + checksum(text)
 
 
@@ -104,7 +135,7 @@ def checksum(data: bytes | np.ndarray) -> bytes:
 
 def index_bytes(count: int) -> int:
     """Return how long the index of a shard of so many chunks is, its checksum included."""
-    return 16 * count + CHECKSUM
+    return ENTRY * count + CHECKSUM
 
 
 def is_whole(data: np.ndarray) -> bool:
@@ -120,11 +151,16 @@ def _write_all(file: Any, data: Any) -> None:
         view = view[file.write(view) :]
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace(path: str | Path, data: bytes) -> None:
     """Put a file in place as a whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.partial")
-    part.write_bytes(data)
+    part = f"{path}.partial"
+    try:
+        file = open(part, "wb", buffering=0)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(part), exist_ok=True)
+        file = open(part, "wb", buffering=0)
+    with file:
+        _write_all(file, data)
     os.replace(part, path)
 
 

@@ -230,14 +230,14 @@ class GeneratorSource:
                 wanted = "bool" if variable == "mask" else "floats, integers or bools"
                 raise RunError(f"generator {name} drew {variable!r} as {array.dtype}, not {wanted}")
         # A recorder has made room by the block of no steps: nothing may be cast or left out later.
-        for variable in sorted({*arrays, *self.sample}):
-            first, now = (
-                f"{x[variable].dtype} {x[variable].shape[2:]}" if variable in x else "nothing"
-                for x in (self.sample, arrays)
+        first, now = _kinds(self.sample), _kinds(arrays)
+        for variable in sorted({*first, *now}) if first != now else ():
+            was, came = (
+                "{} {}".format(*x[variable]) if variable in x else "nothing" for x in (first, now)
             )
-            if first != now:
+            if was != came:
                 raise RunError(
-                    f"generator {name} drew {variable!r} as {now}, but as {first} for no steps"
+                    f"generator {name} drew {variable!r} as {came}, but as {was} for no steps"
                 )
 
     def blocks(self, size: Size) -> Iterator[Tokens]:
@@ -255,6 +255,10 @@ class GeneratorSource:
             start = stop
 
 
+def _kinds(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[Any, ...]]:
+    return {name: (x.dtype, x.shape[2:]) for name, x in arrays.items()}
+
+
 class Fingerprint:
     """A running SHA-256 of a stream's numbers, the same for every block size."""
 
@@ -264,7 +268,8 @@ class Fingerprint:
     def update(self, tokens: Tokens) -> None:
         """Add a block."""
         for name, array in tokens.arrays.items():
-            self._hashes.setdefault(name, hashlib.sha256(f"{name} {array.dtype}".encode()))
+            if name not in self._hashes:
+                self._hashes[name] = hashlib.sha256(f"{name} {array.dtype}".encode())
 
         def add(name: str) -> None:
             self._hashes[name].update(np.ascontiguousarray(tokens.arrays[name]).data)

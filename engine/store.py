@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
 import platform
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import zarr
@@ -20,16 +20,13 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.group import GroupMetadata
 from zarr.storage import LocalStore
 
-from engine.cut import grown, laid_out, only_begun, shown, strangers_ignored, unfinished
+from engine.cut import grown, laid_out, strangers_ignored
 from engine.errors import DamageError, InputError
-from engine.guard import FORMAT, REDRAWN, SEAL, Guard, followed, is_store, readable, seal
+from engine.guard import FORMAT, REDRAWN, SEAL, Guard, followed, readable, seal
 from engine.lock import Lock, check_free, claim
 from engine.recorder import Variable
 from engine.redrawn import CHUNK_STEPS, Checks, Redrawn
 from engine.shards import CHECKSUM, Shards, are_there, chunks_per_shard, divisor, replace
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 CHUNK_BYTES = 4 * 2**20
 
@@ -54,8 +51,11 @@ class ZarrSink:
         If the path is taken.
     """
 
+    _root: zarr.Group
+    _redraws = False  # of a store that is there, what is there says so itself
+    _around: Sequence[bytes] = ()  # the root's metadata before and behind what is committed
+
     def __init__(self, path: Path, shard: int, force: bool = False, redraws: bool = False) -> None:
-        self._root: zarr.Group
         self._redraws = redraws
         self._path, self._root, self._lock = create(path, {"shard": shard}, force)
         self.shard = shard
@@ -68,7 +68,6 @@ class ZarrSink:
         made = cls.__new__(cls)
         made._path, made._root, made._lock = reopen(path)
         made.shard, made._arrays, made._shards = int(made.attrs["shard"]), {}, {}
-        made._redraws = False  # what is there says so itself
         return made
 
     @property
@@ -110,6 +109,7 @@ class ZarrSink:
     def begin_at(self, steps: int) -> None:
         """Go on behind the first `steps` steps: what only an end knows is taken away."""
         writer = {"host": platform.node(), "process": os.getpid()}
+        self._around = ()
         self._root.metadata.attributes.pop(SEAL, None)  # what it seals is about to change
         self._root.update_attributes({"status": "running", "committed": steps, "writer": writer})
         with strangers_ignored():  # what a kill left half written
@@ -182,13 +182,17 @@ class ZarrSink:
 
     def describe(self, group: str, attrs: Mapping[str, Any]) -> None:
         """Add attributes to a group."""
+        self._around = ()
         grown(self._root, group).update_attributes(dict(attrs))
 
     def commit(self, steps: int) -> None:
         """Move the mark: called after every variable is written."""
-        self._root.metadata.attributes["committed"] = steps
-        # Putting it in place through zarr takes longer than writing a chunk.
-        replace(self._path / "zarr.json", text(self._root.metadata))
+        attributes = self._root.metadata.attributes
+        if not self._around:  # zarr's own way takes longer than writing a chunk
+            attributes["committed"] = mark = uuid4().int
+            self._around = text(self._root.metadata).split(str(mark).encode())
+        attributes["committed"] = steps
+        replace(self._path / "zarr.json", str(steps).encode().join(self._around))
 
     def fit(self, steps: int) -> None:
         """Give back the room behind the first `steps` steps."""
@@ -317,82 +321,3 @@ def group(path: str | Path) -> Any:
             'says more, and xarray (engine="zarr") opens it as it is'
         )
     return found
-
-
-def open(path: str | Path, *, chunks: Any = None) -> xr.DataTree:
-    """Open a run, lazily.
-
-    Parameters
-    ----------
-    path : str or Path
-        A store that `engine run` wrote, or is still writing.
-    chunks : mapping of str to int, {} or "auto", optional
-        Open as chunked arrays (needs dask), as `xarray.open_datatree` does: ``{"step": 1000}``, {}
-        for the chunks on disk. By default variables are read when they are used, whole; measures
-        then read blocks of steps by themselves, so only expressions of one's own need chunks.
-
-    Returns
-    -------
-    DataTree
-        Groups `stream` and `solvers/<label>`, or `parts/<i>` with these for each part of a sweep.
-        Only steps that are complete for every variable are shown, only parts that have begun; of a
-        run killed before its first step, the attributes.
-
-    Raises
-    ------
-    InputError
-        If there is no run at `path`, or it was written by a newer release, or there is no dask for
-        the chunks.
-    """
-    import xarray as xr
-
-    if chunks is not None and not importlib.util.find_spec("dask"):
-        raise InputError(f"chunks = {chunks!r} needs dask: pip install 'ttr-engine[cluster]'")
-    path = readable(path).path
-    if only_begun(path):
-        return xr.DataTree(xr.Dataset(attrs=dict(Guard(path).attrs)))
-    attrs: dict[str, Any] = group(path).attrs.asdict()
-    if "parts" in attrs:
-        return _open_parts(path, attrs, chunks)
-    tree = stored(path, chunks)
-    if "keyframes" in tree.children:
-        from engine import xarray_backend
-
-        solvers = dict(tree.children["solvers"].children)
-        for label in tree.children["keyframes"].children:
-            tree[f"solvers/{label}"] = xarray_backend.completed(solvers[label], path, label, chunks)
-    return tree
-
-
-def stored(path: Path, chunks: Any = None, decode_times: bool = True) -> xr.DataTree:
-    """Return what a run stored, lazily, as far as it is complete: `open` without recomputing."""
-    import xarray as xr
-
-    root = group(path)
-    attrs: dict[str, Any] = root.attrs.asdict()
-    # A store that is still being written, or was cut, even at its very end, has none.
-    consolidated = attrs["status"] != "running" and bool(root.metadata.consolidated_metadata)
-    with followed(path), strangers_ignored():
-        tree: xr.DataTree = xr.open_datatree(
-            Guarded(path),  # type: ignore[arg-type]
-            engine="zarr", consolidated=consolidated, chunks=chunks, decode_times=decode_times,
-        )  # fmt: skip
-    committed = int(attrs["committed"])
-    for name in unfinished(root):
-        where, _, variable = name.rpartition("/")
-        node: xr.DataTree = tree[where]  # type: ignore[assignment]
-        node.dataset = node.to_dataset(inherit=False).drop_vars(variable)
-    if committed != tree.sizes.get("step", committed):
-        tree = tree.map_over_datasets(lambda ds: shown(ds, committed))
-    return tree
-
-
-def _open_parts(path: Path, attrs: dict[str, Any], chunks: Any) -> xr.DataTree:
-    import xarray as xr
-
-    tree = xr.DataTree(xr.Dataset(attrs=attrs))
-    for i in range(int(attrs["parts"])):
-        part = path / "parts" / str(i)
-        if i < int(attrs["committed"]) or (is_store(part) and not only_begun(part)):
-            tree[f"parts/{i}"] = open(part, chunks=chunks)
-    return tree

@@ -12,6 +12,7 @@ import numpy as np
 
 from engine import experiment, scenario
 from engine.errors import EngineError, InputError, at
+from engine.interrupts import uninterrupted
 from engine.recorder import MemorySink
 from engine.scenario import Raw
 
@@ -164,7 +165,7 @@ def run(
         if sweep.raw.seal:
             sweep.raw.seal.record(None)
         return _in_memory(sweep, watch)
-    from engine import parts, store
+    from engine import opening, parts
     from engine import resume as resuming
     from engine.lock import check_free
 
@@ -175,14 +176,14 @@ def run(
         check_free(out, force)
         if sweep.raw.seal:
             sweep.raw.seal.record(out)
-    with experiment.uninterrupted():
+    with uninterrupted():
         root = (
             resuming.parts(out, sweep.attrs["scenario"]["resolved"])
             if resume
             else parts.Parts(out, sweep.attrs, len(sweep.plans), force)
         )
     if root is None:
-        return store.open(out)
+        return opening.open(out)
     status = "failed"
     try:
         for i, (settings, plan) in enumerate(zip(sweep.settings, sweep.plans, strict=True)):
@@ -199,9 +200,9 @@ def run(
                 watch(i + 1)
         status = "complete"
     finally:
-        with experiment.uninterrupted():
+        with uninterrupted():
             root.close(status)
-    return store.open(out)
+    return opening.open(out)
 
 
 def _in_memory(sweep: Sweep, watch: Callable[[int], None] | None) -> xr.DataTree:

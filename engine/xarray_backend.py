@@ -85,10 +85,10 @@ class EngineBackend(BackendEntrypoint):
         decode_times: bool = True,
     ) -> xr.Dataset:
         """Return one group of a run, such as `solvers/delta`, lazily; only a stream has times."""
-        from engine import store
+        from engine import opening
 
         if group.strip("/") == "stream":  # no solver is asked for, and each takes time to make
-            stream = store.stored(Path(os.fspath(filename_or_obj)), decode_times=decode_times)
+            stream = opening.stored(Path(os.fspath(filename_or_obj)), decode_times=decode_times)
             return stream["stream"].to_dataset().drop_vars(drop_variables or (), errors="ignore")
         tree = self.open_datatree(filename_or_obj, drop_variables=drop_variables)
         groups = [node.path for node in tree.subtree]
@@ -100,9 +100,9 @@ class EngineBackend(BackendEntrypoint):
         self, filename_or_obj: Any, *, drop_variables: str | Iterable[str] | None = None
     ) -> xr.DataTree:
         """Return a whole run, lazily."""
-        from engine import store
+        from engine import opening
 
-        tree = store.open(Path(os.fspath(filename_or_obj)))
+        tree = opening.open(Path(os.fspath(filename_or_obj)))
         drop = [drop_variables] if isinstance(drop_variables, str) else list(drop_variables or ())
         if drop:
             tree = tree.map_over_datasets(lambda ds: ds.drop_vars(drop, errors="ignore"))

@@ -124,7 +124,7 @@ def test_ctrl_c_in_the_api_is_a_keyboard_interrupt(monkeypatch):
 
 
 def test_a_write_is_not_cut_and_the_interrupt_is_not_lost():
-    from engine.experiment import uninterrupted
+    from engine.interrupts import uninterrupted
 
     done = []
     with pytest.raises(KeyboardInterrupt):

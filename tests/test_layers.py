@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the bottom. A module may import its own layer and those below it, without a circle.
 LAYERS = (
-    {"errors", "ops", "rows", "draws", "reporting", "api", "agreement", "cores"},
+    {"errors", "ops", "rows", "draws", "reporting", "api", "agreement", "cores", "interrupts"},
     {
         "linear", "signatures", "registry", "backend", "sources", "coefficients", "factories",
         "loading", "cards", "measure", "steps", "tiles", "lanes", "recurrences", "compiled",
@@ -25,7 +25,7 @@ LAYERS = (
     },
     {
         "shards", "lock", "guard", "redrawn", "cut", "resume", "ingestion", "store", "summary",
-        "recorded",
+        "recorded", "opening",
         "trajectory", "xarray_backend", "rerun", "verify", "integrity", "overview", "contents",
         "parts",
     },
@@ -34,8 +34,8 @@ LAYERS = (
 LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 # A function of the API that stores needs the store; it loads it when it is called.
 UPWARD_WHEN_CALLED = {
-    ("experiment", "store"), ("experiment", "resume"), ("sweep", "store"), ("sweep", "parts"),
-    ("sweep", "resume"),
+    ("experiment", "store"), ("experiment", "opening"), ("experiment", "resume"),
+    ("sweep", "opening"), ("sweep", "parts"), ("sweep", "resume"),
     ("experiment", "lock"), ("sweep", "lock"),
 }  # fmt: skip
 # Heavy or optional: each is the business of one file.

@@ -24,10 +24,10 @@ def report(
     Figures (PNG and SVG), tables (CSV), and report.html, which shows all of it offline.
     """
     use_plugins(plugins_dir)
-    from engine import publishing, store
+    from engine import opening, publishing, store
 
     store.group(run)  # of one that has only begun there is nothing to report
-    opened = store.open(run)
+    opened = opening.open(run)
     paths = publishing.publish(opened, out)
     with pipe():
         for mark in publishing.marks(opened):

@@ -85,7 +85,7 @@ def run(
 
 def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = False) -> None:
     """Run a plan into a store and print what it came to."""
-    from engine import experiment, publishing, store
+    from engine import experiment, opening, publishing
     from engine.summary import summarise
 
     if resume:
@@ -108,7 +108,7 @@ def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = Fa
         if isinstance(asked, Terminated):
             raise SystemExit(143) from None
         raise
-    rows = summarise(store.open(path), plan.tracks)
+    rows = summarise(opening.open(path), plan.tracks)
     with pipe():
         if as_json:
             facts = {"store": str(path), "steps": plan.source.steps, "trials": plan.source.trials}
@@ -117,7 +117,7 @@ def record(plan: Plan, path: Path, force: bool, as_json: bool, resume: bool = Fa
             _print_rows(plan, rows)
             try:
                 if plan.scenario.table.report and plan.source.steps:
-                    show_claims(publishing.said(store.open(path), figures=False))
+                    show_claims(publishing.said(opening.open(path), figures=False))
             finally:  # whatever its report says, the run is there
                 print(f"stored in {path}")
 
@@ -126,13 +126,13 @@ def record_sweep(
     swept: Sweep, path: Path, force: bool, as_json: bool, resume: bool = False
 ) -> None:
     """Run every part of a sweep and print what they came to together."""
-    from engine import publishing, store, sweep
+    from engine import opening, publishing, sweep
 
     try:
         with ends_when_asked(), progress(swept.name, len(swept.plans), "parts") as advance:
             tree = sweep.run(swept, path, force, advance, resume)
     except (RunError, KeyboardInterrupt) as error:
-        done = f"{path} keeps {store.open(path).attrs['committed']} of {len(swept.plans)} parts"
+        done = f"{path} keeps {opening.open(path).attrs['committed']} of {len(swept.plans)} parts"
         if isinstance(error, RunError):
             raise RunError(f"{error}\n  {done}") from error
         print(f"{_where(error)}: {done}", file=sys.stderr)

@@ -71,7 +71,7 @@ def ingest(
     >>> tree["stream/mask"].values.ravel().tolist()
     [True, False, True]
     """
-    from engine import store
+    from engine import opening
     from engine.lock import check_free
 
     path = Path(out).expanduser()
@@ -89,4 +89,4 @@ def ingest(
         else:
             blocks = as_batch(columns, roles, scan, folder)
         write(path, where, roles, scan, blocks, force)
-    return store.open(path)
+    return opening.open(path)

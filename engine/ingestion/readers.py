@@ -172,10 +172,10 @@ def _npz(folder: Path) -> Columns:
 def _zarr(path: Path) -> Columns:
     import xarray as xr
 
-    from engine import guard, store
+    from engine import guard, opening, store
 
     if guard.is_store(path):  # guarded: what is damaged is no missing value
-        return _dataset(store.open(path)["stream"].to_dataset())
+        return _dataset(opening.open(path)["stream"].to_dataset())
     old = (path / ".zgroup").exists() or (path / ".zmetadata").exists()
     if not old and not (path / "zarr.json").is_file():
         raise InputError("a folder, and no zarr group")
