@@ -15,9 +15,11 @@ from uuid import uuid4
 
 import numpy as np
 import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.group import GroupMetadata
+from zarr.core.metadata import ArrayV3Metadata
+from zarr.dtype import parse_dtype
 from zarr.storage import LocalStore
 
 from engine.cut import grown, laid_out, strangers_ignored
@@ -142,32 +144,26 @@ class ZarrSink:
         # Rows that were never written must not look like numbers.
         floating = variable.dtype.kind == "f"
         fill = float("nan") if floating else variable.fill
-        shards: Any = None
-        attrs = dict(variable.attrs)
+        folder, attrs, file = self._path / name, dict(variable.attrs), chunk
+        # Trajectories do not compress; facts may. zstd's own checksum leaves its header out.
+        packed = [] if floating or variable.advances else [ZstdCodec(level=1)]
         if variable.advances and variable.group == "stream" and self._redraws:
-            chunk = divisor(rows, min(fits, CHUNK_STEPS))
+            file = chunk = divisor(rows, min(fits, CHUNK_STEPS))
             attrs[REDRAWN] = "drawn again when it is read; a chunk's file holds its checksum"
-            self._shards[variable.path] = Checks(self._path / name, chunk, rest, variable.dtype)
+            self._shards[variable.path] = Checks(folder, chunk, rest, variable.dtype)
         elif variable.advances:
             count = chunks_per_shard(chunk * row, -(-variable.shape[0] // chunk))
-            folder = self._path / name
             self._shards[variable.path] = Shards(folder, chunk, count, rest, variable.dtype, fill)
-            shards = {"shape": (chunk * count, *rest), "index_location": "start"}
-        own = variable.path in self._shards
+            file = chunk * count
+        codecs: list[Any] = [BytesCodec(), *packed, Crc32cCodec()]
+        if isinstance(self._shards.get(variable.path), Shards):
+            inner = (chunk, *rest)
+            codecs = [ShardingCodec(chunk_shape=inner, codecs=codecs, index_location="start")]
+        files = (file, *rest) if variable.shape else ()
         if not (self._path / variable.group / "zarr.json").exists():
             grown(self._root, variable.group)
-        self._arrays[variable.path] = self._root.create_array(
-            name,
-            shape=variable.shape,
-            dtype=variable.dtype,
-            chunks=(chunk, *rest) if variable.shape else (),
-            shards=shards,
-            # Trajectories do not compress; facts may. zstd's own checksum leaves its header out.
-            compressors=[*([] if floating or own else [ZstdCodec(level=1)]), Crc32cCodec()],
-            fill_value=fill,
-            dimension_names=variable.dims,
-            attributes=attrs,
-            config={"write_empty_chunks": True},
+        self._arrays[variable.path] = declared(
+            self._root.store_path / name, folder, variable, files, codecs, fill, attrs
         )
 
     def write(self, variable: Variable, start: int, rows: np.ndarray) -> None:
@@ -206,6 +202,43 @@ class ZarrSink:
             close(self._path, self._root.store, status)
         finally:
             self._lock.release()
+
+
+def declared(
+    at: Any,
+    folder: Path,
+    variable: Variable,
+    files: tuple[int, ...],
+    codecs: list[Any],
+    fill: float,
+    attrs: dict[str, Any],
+) -> Any:
+    """Write an array's metadata, and return it.
+
+    `zarr.create_array` looks for whatever may be there, asks every parent, and waits for another
+    thread to do so: with a dozen arrays, as long as a short run takes.
+
+    Raises
+    ------
+    FileExistsError
+        If there is an array of this name: names that differ in case may mean the same folder.
+    """
+    kind = parse_dtype(variable.dtype, zarr_format=3)
+    metadata = ArrayV3Metadata(
+        shape=variable.shape,
+        data_type=kind,
+        chunk_grid={"name": "regular", "configuration": {"chunk_shape": files}},
+        chunk_key_encoding={"name": "default", "separator": "/"},
+        fill_value=fill,
+        codecs=codecs,
+        attributes=attrs,
+        dimension_names=variable.dims or None,
+    )
+    file = folder / "zarr.json"
+    if file.exists():
+        raise FileExistsError(f"{file} is there")
+    replace(file, text(metadata))
+    return zarr.Array(zarr.AsyncArray(metadata, at, {"write_empty_chunks": True}))
 
 
 def create(path: Path, attrs: Mapping[str, Any], force: bool) -> tuple[Path, Any, Lock]:
@@ -255,7 +288,7 @@ def arrays(path: Path) -> dict[str, Any]:
     return dict(zarr.open_group(str(path), mode="r").arrays())
 
 
-def text(metadata: GroupMetadata) -> bytes:
+def text(metadata: GroupMetadata | ArrayV3Metadata) -> bytes:
     """Return metadata as zarr writes them."""
     (found,) = metadata.to_buffer_dict(default_buffer_prototype()).values()
     return bytes(found.to_bytes())

@@ -34,6 +34,14 @@ def test_no_node_is_there_before_its_parent(record, tmp_path, monkeypatch):
         await put_new(self, key, value)
         order.append(key)
 
+    place = store.replace
+
+    def replace(path, data):
+        place(path, data)
+        if path.parent != tmp_path / "run.zarr":
+            order.append(path.relative_to(tmp_path / "run.zarr").as_posix())
+
+    monkeypatch.setattr(store, "replace", replace)
     monkeypatch.setattr(LocalStore, "set", write)
     monkeypatch.setattr(LocalStore, "set_if_not_exists", write_late)
     engine.run({**SCENARIO, "record": record}, tmp_path / "run.zarr")

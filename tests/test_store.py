@@ -60,6 +60,25 @@ def test_runs_of_any_length_are_stored_whole(steps, tmp_path, monkeypatch):
     assert contents.describe(tmp_path / "run.zarr")["steps"] == steps
 
 
+@pytest.mark.parametrize("record", ["every", "final", {"keyframes": 8}])
+def test_metadata_are_those_that_zarr_itself_writes(record, tmp_path):
+    engine.run({**SCENARIO, "record": record}, tmp_path / "run.zarr")
+    found = list(zarr.open_group(str(tmp_path / "run.zarr"), mode="r").arrays())
+    for name, group in zarr.open_group(str(tmp_path / "run.zarr"), mode="r").members(None):
+        if isinstance(group, zarr.Group):
+            found += [(f"{name}/{n}", x) for n, x in group.arrays()]
+    assert len(found) > 10
+    for i, (name, x) in enumerate(found):
+        zarr.create_array(
+            str(tmp_path / str(i)), shape=x.shape, dtype=x.dtype, chunks=x.chunks,
+            shards=x.shards and {"shape": x.shards, "index_location": "start"},
+            compressors=x.compressors, fill_value=x.fill_value,
+            dimension_names=x.metadata.dimension_names, attributes=dict(x.attrs),
+        )  # fmt: skip
+        ours, theirs = (tmp_path / p / "zarr.json" for p in (f"run.zarr/{name}", str(i)))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+
+
 def test_every_dim_has_its_own_name(tmp_path):
     """CASES A16, xarray issues 8579, 1378: a duplicate dim can be stored but not indexed."""
     engine.run(SCENARIO, tmp_path / "run.zarr")
